@@ -1,7 +1,7 @@
 """The commands of the command line, in groups.
 
-The modules import nothing but the standard library, so that `policygrain --help` takes no time; a command imports what
-it needs when it is called.
+The modules import only the standard library, so that `policygrain --help` is fast; a command imports other modules when
+it is called.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GROUPS: dict[str, ModuleType] = {
 
 
 def commands_of(module: ModuleType) -> dict[str, Command]:
-    """The commands of a module by name, without the actions of a command, whose functions begin with an underscore."""
+    """The commands of a module by name. Actions of a command (functions that begin with an underscore) are left out."""
     members = vars(module).items()
     return {value.name: value for key, value in members if isinstance(value, Command) and not key.startswith("_")}
 
@@ -46,7 +46,7 @@ def listing() -> str:
 
 
 def note_job(arguments: argparse.Namespace) -> None:
-    """Lock the study's folder against other workflows until this job ends, if it is a workflow's (`--done`)."""
+    """Lock the study's folder against other workflows until this job ends, if a workflow called it (with `--done`)."""
     if done := getattr(arguments, "done", None):
         from ..results.job_state import start_job
 

@@ -73,10 +73,11 @@ def cases(arguments: Namespace) -> None:
     path("--out", "JSON file of what was measured", metavar="FILE"),
 )
 def calibrate(arguments: Namespace) -> None:
-    """Measure which clip ranges and corrections affect what, on the rollouts of a run of your own.
+    """Measure what clip ranges and corrections do to the rollouts of your own run.
 
-    How the ratios of each grain spread, what published ranges clip, and the range that clips a wanted share of tokens.
-    With log-probabilities of the engine: what published corrections drop, and whether its difference is noise or bias.
+    For the ratio of each grain: its spread, the share that published ranges clip, and the range that clips a wanted
+    share of tokens. With log-probabilities of the engine: what published corrections drop, and whether the engine's
+    difference from the trainer is noise or bias.
     """
     from ..integrations import calibrate, mismatch
     from ..integrations.anatomy import checks, unrelated
@@ -98,13 +99,13 @@ def calibrate(arguments: Namespace) -> None:
         arguments.out.write_text(json.dumps(content, indent=1) + "\n")
 
 
-SIDE = "logs, a run each: paths, globs, or FILE::NAME for runs in one file; at least two"
+SIDE = "logs of at least two runs: paths, globs, or FILE::NAME for runs in one file"
 
 
 @command(
     option("--a", SIDE, nargs="+", required=True, metavar="RUNS"),
     option("--b", SIDE, nargs="+", required=True, metavar="RUNS"),
-    option("--metric", "its name in the logs", required=True, metavar="NAME"),
+    option("--metric", "name of the metric in the logs", required=True, metavar="NAME"),
     option("--margin", "the difference that matters, chosen before the runs", type=float, metavar="X"),
     option("--claimed", "that a is above b (the default), or below", choices=("above", "below"), default="above"),
     one_of(
@@ -114,15 +115,15 @@ SIDE = "logs, a run each: paths, globs, or FILE::NAME for runs in one file; at l
     option("--until", "leave out values of later steps", type=float, metavar="STEP"),
     option("--step", "the column of steps, where it has an unusual name", metavar="NAME"),
     flag("--unpaired", "do not pair runs by their seeds"),
-    flag("--sequential", "stay valid however often you look while seeds arrive; needs pairs"),
+    flag("--sequential", "the verdict is valid after every added seed; needs pairs"),
     path("--figure", "draw the curves and the difference (.png, .pdf or .svg)", metavar="FILE"),
     JSON,
 )
 def claim(arguments: Namespace) -> None:
     """Decide whether one side of runs, of any trainer, is better than another.
 
-    Logs of TRL, verl and prime-rl, CSV, JSON Lines, MLflow, exports of Weights & Biases. The difference with its
-    interval, the verdict, and about how many more seeds would decide (docs/run-claims.md).
+    Reads logs of TRL, verl and prime-rl, CSV, JSON Lines, MLflow and exports of Weights & Biases. Prints the difference
+    with its interval, the verdict, and about how many more seeds would decide (docs/run-claims.md).
     """
     from ..analysis.run_claims import Endpoint, decide_runs
     from ..analysis.run_logs import read_runs
@@ -159,22 +160,22 @@ def claim(arguments: Namespace) -> None:
     flag("--json", "print everything as JSON"),
     option(
         "--advantages",
-        "rows: those of the rows for all; method: each objective's own, from reward and group (default: rows)",
+        "rows: the file's advantages for all; method: each objective's own, from reward and group (default: rows)",
         choices=("rows", "method"),
         default="rows",
     ),
     path("--methods", "YAML file with objectives of your own, as under `methods` in a study file", metavar="FILE"),
     option("--model", "compare gradients, too: the folder or name of the model of log_probs", metavar="MODEL"),
-    option("--step", "its step, if rows have one (default: the first)", type=int, metavar="N"),
+    option("--step", "with --model: the step whose responses are used (default: the first)", type=int, metavar="N"),
     option("--responses", "responses whose gradients are compared (default: 64)", type=int, default=64, metavar="N"),
     option("--directions", "random directions for gradients (default: 64)", type=int, default=64, metavar="N"),
-    option("--temperature", "of the model's log-probabilities (default: 1)", type=float, default=1.0),
-    option("--seed", "of random directions, and of objectives that draw (default: 0)", type=int, default=0),
+    option("--temperature", "temperature of the log-probabilities (default: 1)", type=float, default=1.0),
+    option("--seed", "seed of random directions and random choices of objectives (default: 0)", type=int, default=0),
 )
 def anatomy(arguments: Namespace) -> None:
-    """Measure which tokens carry the update of each objective on a batch of your own, and which updates are the same.
+    """Measure how objectives weight the tokens of your own batch, and which of them give the same update.
 
-    Without a model: the weight of each token's gradient follows from log-probabilities, advantages and masks.
+    No model is needed: the weight of each token's gradient follows from log-probabilities, advantages and masks.
     """
     import torch
 
@@ -188,9 +189,11 @@ def anatomy(arguments: Namespace) -> None:
 
     for name in ("responses", "directions"):
         if getattr(arguments, name) < 1:
-            raise UserError(f"--{name} {getattr(arguments, name)}: at least 1.")
+            raise UserError(f"--{name} {getattr(arguments, name)}: expected at least 1.")
     if not arguments.temperature > 0:
-        raise UserError(f"--temperature {arguments.temperature:g}: above 0; log-probabilities have that of sampling.")
+        raise UserError(
+            f"--temperature {arguments.temperature:g}: expected a number above 0, the sampling temperature."
+        )
     rollouts = read_rollouts(arguments.rollouts)
     methods = methods_file(arguments.methods) if arguments.methods else {}
     threads = torch.get_num_threads()

@@ -1,4 +1,4 @@
-"""A command is a function with its options, and its docstring is the help; options that several commands have."""
+"""Commands as functions with options, whose docstrings are the help; and options that several commands have."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Command(NamedTuple):
 
 
 def command(*options: Option) -> Callable[[Callable[[Namespace], None]], Command]:
-    """Make a command of a function that imports what it needs when it is called."""
+    """Decorator that makes a function a command with these options."""
     return lambda run: Command(run, options)
 
 
@@ -60,7 +60,7 @@ def flag(flags: str, help: str) -> Option:
 
 
 def actions(*commands: Command) -> Option:
-    """A command's own commands, one of which has to be named. It is called instead of the command."""
+    """Subcommands, one of which has to be named and is called instead of the command."""
 
     def add(parser: ArgumentParser) -> None:
         parsers = parser.add_subparsers(required=True, metavar="ACTION")
@@ -83,9 +83,9 @@ def one_of(*options: Option) -> Option:
 
 @contextmanager
 def job(done: Path | None, names: Collection[str]) -> Iterator[dict[str, str]]:
-    """Context of a job that makes the results ``names``; it fills in their digests.
+    """Context of a job that makes the results ``names``; its body adds the digest of each to the context's value.
 
-    At the end they are written to the file ``done``, which says that the job has ended; None: no such file is wanted.
+    At the end the digests are written to ``done``, the marker file of the finished job. None: no file is written.
     """
     from ..results.job_state import begin, write_done
 

@@ -30,7 +30,7 @@ def _list(arguments: Namespace) -> None:
     root = data_root(arguments.root)
     there = {d.name: "yes" if find(d, root) else "no" for d in sets}
     rows = [(d.name, d.role, str(d.version), str(d.count), there[d.name], d.file, _source(d)) for d in sets]
-    print("\n".join(columns(rows, ("set", "role", "version", "problems", "there", "file", "source"), "llrrl")))
+    print("\n".join(columns(rows, ("set", "role", "version", "problems", "present", "file", "source"), "llrrl")))
 
 
 def _source(d: Dataset) -> str:
@@ -48,7 +48,7 @@ def _source(d: Dataset) -> str:
 def _fetch(arguments: Namespace) -> None:
     """Download, verify and convert sets.
 
-    Sets that are there and correct are skipped.
+    Sets that are in the folder and correct are skipped.
     """
     from ..errors import UserError
     from ..tasks.fetch import fetch
@@ -76,8 +76,8 @@ def _fetch(arguments: Namespace) -> None:
 def _check(arguments: Namespace) -> None:
     """Check the files of sets, and the answers or tests of your own problems.
 
-    Sets are compared with the registry: number of problems, content, columns, ids, empty answers. Of a .jsonl file of
-    your own: whether its answers can be read as mathematics, or tests test something.
+    Sets are compared with the registry: number of problems, content, columns, ids, empty answers. In a .jsonl file of
+    your own, answers must be readable as mathematics, and tests must call the function.
     """
     from ..errors import UserError
     from ..tasks.golds import check_golds
@@ -109,13 +109,13 @@ def _check(arguments: Namespace) -> None:
 @command(
     ROOT,
     option("set", "a registered set or a .jsonl file", metavar="SET"),
-    path("samples", "its file in an evaluation's folder", nargs="+", metavar="SAMPLES"),
+    path("samples", "files of evaluated samples of the set", nargs="+", metavar="SAMPLES"),
     option("--least", "smallest solve rate (default: more than 0)", type=float),
     option("--most", "largest solve rate (default: less than 1)", type=float),
     path("--out", ".jsonl file for a study's data.train", required=True),
 )
 def _select(arguments: Namespace) -> None:
-    """Write the problems that a model solves sometimes but not always, as its evaluated samples say."""
+    """Write the problems that a model solves sometimes but not always, according to its evaluated samples."""
     from ..evaluate.selection import select, solve_rates
     from ..results.reader import samples
     from ..tasks.problem import write_problems
@@ -132,7 +132,7 @@ def _select(arguments: Namespace) -> None:
 @command(
     ROOT,
     option("train", "a registered set or a .jsonl file", metavar="TRAIN"),
-    option("benchmarks", "likewise", nargs="+", metavar="BENCHMARK"),
+    option("benchmarks", "registered sets or .jsonl files", nargs="+", metavar="BENCHMARK"),
     path("--out", "JSON file (default: overlaps.json)", default=Path("overlaps.json")),
 )
 def _overlaps(arguments: Namespace) -> None:
@@ -164,7 +164,7 @@ def data(_: Namespace) -> None:
 
 @command(
     option("models", "folder or hub name, or NAME=MODEL", nargs="+", metavar="MODEL"),
-    option("--benchmarks", "names of registered sets or families, or .jsonl files, with commas", required=True),
+    option("--benchmarks", "registered sets, families or .jsonl files, separated by commas", required=True),
     path("--out", "folder for the records", required=True),
     option("--samples", "responses per problem (default: as registered for the benchmark)", type=int),
     option("--temperature", "0: greedy (default: as registered for the benchmark)", type=float),
@@ -175,16 +175,16 @@ def data(_: Namespace) -> None:
     option("--grader", choices=["math", "numeric"], default="math"),
     option("--extraction", choices=["boxed", "answer_line", "qwen_math"], default="boxed"),
     option("--prompt", "text with {problem} (default: asks for steps and a box)"),
-    option("--chat", "the chat template (default: where a model has one)", action=BooleanOptionalAction),
-    option("--revision", "of a model of the hub"),
+    option("--chat", "use the chat template (default: if all models have one)", action=BooleanOptionalAction),
+    option("--revision", "revision of the models on the hub"),
     path("--root", "folder of problem sets (default: POLICYGRAIN_DATA)"),
     option("--seed", "sampling seed (default: 7)", type=int, default=7),
 )
 def evaluate_model(arguments: Namespace) -> None:
     """Evaluate any model, without a study: a folder or a name of the Hugging Face hub, on named benchmarks.
 
-    Records and protocol are those of a study's evaluation, so `policygrain show OUT` shows them, `--page` their
-    samples. The same command resumes; with other models in the same folder it adds them to the table of several.
+    Records and protocol are those of a study's evaluation: `policygrain show OUT` shows them, and with `--page` their
+    samples. The same command resumes; other models with the same --out are added to the table.
     """
     from ..evaluate.any_model import PROMPT, EvaluationOptions, claim, fetched, named, study_of
     from ..evaluate.evaluation import evaluate

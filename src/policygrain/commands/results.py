@@ -48,7 +48,7 @@ def show(arguments: Namespace) -> None:
 @command(
     path("results", "a study's results, such as results/laptop, or its study file", nargs="+", metavar="RESULTS"),
     flag("--brief", "the abstract of the report: own methods, regimes, claims that hold or do not, controls"),
-    flag("--complete", "an error if a result of the study is missing; the report's place"),
+    flag("--complete", "fail if a result of the study is missing; print the path of the report"),
     flag("--json", "print a row per comparison as JSON"),
 )
 def claims(arguments: Namespace) -> None:
@@ -68,7 +68,7 @@ def claims(arguments: Namespace) -> None:
     results, *others = (StudyResults(path) for path in paths)
     if others:
         if arguments.brief or arguments.complete or arguments.json:
-            raise UserError("--brief, --complete and --json are for one study.")
+            raise UserError("--brief, --complete and --json need a single study.")
         print(side_by_side([results, *others]))
         return
     if arguments.complete:
@@ -124,7 +124,7 @@ def ui(arguments: Namespace) -> None:
 @command(
     path("results", "results/STUDY"),
     path("--out", "ZIP file", required=True),
-    flag("--small", "without problems, responses, views of tokens and figures, which `thaw` draws again"),
+    flag("--small", "leave out problems, responses, token views and figures (`thaw` draws figures again)"),
     flag(
         "--published",
         "refuse records that were not made at commits of this repository with a clean tree, for docs/records",
@@ -152,7 +152,7 @@ def freeze(arguments: Namespace) -> None:
 @command(
     path("archive", "ZIP file"),
     path("--out", "empty folder", required=True),
-    flag("--trust", "unpack a study that names functions of its own, too"),
+    flag("--trust", "also unpack a study that imports its own functions"),
 )
 def thaw(arguments: Namespace) -> None:
     """Unpack a frozen study, verify it, and redraw its figures and tables.
@@ -172,7 +172,7 @@ def thaw(arguments: Namespace) -> None:
         for name in (*results.study.figures, *TABLES):
             try:
                 draw(name, results, folder / "redrawn" / name)
-            except NoResults as error:  # the study was frozen before this stage, or has none
+            except NoResults as error:  # frozen before this stage was run, or the study has no such stage
                 notes.append(f"note: {name} is not redrawn: {str(error).replace(str(folder), str(arguments.out))}")
 
     manifest = thaw(arguments.archive, arguments.out, arguments.trust, redraw)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def study_and_folder(arguments: Namespace) -> tuple[Study, StudyFolder]:
-    """The study, and the folder of its results: `results/NAME` where `--results` does not name another."""
+    """The study, and the folder of its results (default: `results/NAME`)."""
     from ..results.layout import StudyFolder
     from ..study import load_study
 
@@ -107,9 +107,9 @@ def start_model(arguments: Namespace) -> None:
 def train(arguments: Namespace) -> None:
     """Train runs, or resume them; finished runs are left as they are.
 
-    Problems and initial model are those of the study's results. What is not there, and with --run-dir alone both, is
-    made in the run's folder. With `training.trainer: trl`, all processes that torchrun or srun starts train each run
-    together; with `verl`, one process per node, that srun starts.
+    Problems and initial model are taken from the study's results. If one is missing there, it is made in the run's
+    folder; with --run-dir and without --results, both are. With `training.trainer: trl`, all processes that torchrun or
+    srun starts train each run together; with `verl`, srun starts one process per node.
     """
     from ..engines.launch import processes
     from ..engines.run import train_run
@@ -148,7 +148,7 @@ def train(arguments: Namespace) -> None:
 def run_inputs(
     arguments: Namespace, study: Study, folder: StudyFolder, arm: Arm, seed: int
 ) -> tuple[RunFolder, str | None, DataFolder | None]:
-    """The folder of a run, its initial model and its problems; None for what is to be made in the run's folder."""
+    """The folder of a run, its initial model and its problems; None if these are to be made in the run's folder."""
     from ..results.layout import RunFolder
     from ..study.fingerprint import start_seed
 
@@ -185,10 +185,10 @@ def find_arm(study: Study, name: str | None) -> Arm:
     option("--gpus", "GPUs of a node", type=int, default=8),
 )
 def export(arguments: Namespace) -> None:
-    """Write an arm of a study as a run of another engine, verl, to train it by hand, perhaps on another machine.
+    """Write an arm of a study as a run of verl, to start verl by hand, perhaps on another machine.
 
-    RUN/verl has verl's configuration, the problems and a reward function; the command that starts it is printed. When
-    it has ended and is back in its place, `policygrain train` of the same run reads it.
+    RUN/verl gets verl's configuration, the problems and a reward function; the command that starts verl is printed.
+    After training, with verl's output in RUN/verl, `policygrain train` of the same run reads the results.
     """
     from ..engines import verl_export
     from ..engines.run import prepare_run
@@ -234,7 +234,7 @@ def evaluate(arguments: Namespace) -> None:
 
 
 def _measure(arguments: Namespace, instrument: Any, table: Callable[[Any], list[str]]) -> None:
-    """Measure the initial models; write and print their records."""
+    """Measure initial models by an instrument; write the records, and print them as ``table`` shows them."""
     from ..instruments.instrument import measure_starts
 
     study, folder = study_and_folder(arguments)
@@ -266,14 +266,14 @@ def rounds(arguments: Namespace) -> None:
     _measure(arguments, Round, text)
 
 
-# What people read.
+# Figures, tables, the report and MLflow.
 
 
 @command(
     CONFIG,
     RESULTS,
     option("name", "figure or table; see `figures` in the study file"),
-    path("--out", "file without suffix (default: where the study has it)"),
+    path("--out", "file without suffix (default: in figures/ or tables/ of the results)"),
     DONE,
 )
 def figure(arguments: Namespace) -> None:
@@ -324,7 +324,7 @@ def report(arguments: Namespace) -> None:
 def track(arguments: Namespace) -> None:
     """Copy a study's records to MLflow.
 
-    What is in MLflow already is not logged again.
+    Records that are already in MLflow are not logged again.
     """
     from ..report.mlflow_sync import follow, mirror
     from ..results.schema import write_record

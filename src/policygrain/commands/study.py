@@ -50,7 +50,7 @@ def check(arguments: Namespace) -> None:
 def counts(fingerprints: Fingerprints, matrix: RunMatrix | None = None) -> str:
     """Numbers of arms and runs of a study, and the digest of all inputs of its results.
 
-    ``matrix``: the runs of its results; by default those that it plans.
+    ``matrix``: the runs to count (default: those that the study plans).
     """
     matrix = matrix or fingerprints.matrix
     numbers = f"{len(matrix.arms)} arms, {len(matrix.runs)} runs, {len(matrix.evaluated)} of them evaluated"
@@ -65,7 +65,11 @@ def counts(fingerprints: Fingerprints, matrix: RunMatrix | None = None) -> str:
     one_of(
         JSON,
         flag("--markdown", "one row per study"),
-        path("--power", "seeds and device-hours of a verdict, by the spread in these records", metavar="RESULTS"),
+        path(
+            "--power",
+            "seeds and device-hours that a verdict needs, from the spread in these results",
+            metavar="RESULTS",
+        ),
     ),
 )
 def plan(arguments: Namespace) -> None:
@@ -80,7 +84,7 @@ def plan(arguments: Namespace) -> None:
     from ..study import load_study
 
     if arguments.power and len(arguments.studies) > 1:
-        raise UserError("plan: --power is of one study; name one.")
+        raise UserError("plan: --power needs a single study.")
     estimates = []
     for study in map(load_study, arguments.studies):
         device = arguments.device or ("cpu" if study.model.start == "tiny" else "h100")

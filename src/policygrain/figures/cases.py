@@ -1,4 +1,4 @@
-"""Exact cases: the direction of the expected update, and how differences in learning grow with their cause."""
+"""The figure of exact cases: directions of expected updates, and differences in reward by the strength of the cause."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from ..results.measurements import CaseEstimator, CaseRecord, CasesRecord
 from .style import GREY, RATIOS, SKY, WIDE, YELLOW, Look, handles, legend, look, named_rows, points
 
-# Those drawn as lines, with the colours of their ratios, in the order of the legend; the others are grey points.
+# Estimators that are drawn as lines, in the order of the legend; all others are grey points.
 DRAWN: dict[str, Look] = {
     "token": look(*RATIOS["token"]),
     "joint block, K=2": look(*RATIOS["block"]),
@@ -29,7 +29,7 @@ DOSES = {
 
 
 def draw(record: CasesRecord) -> Figure:
-    """A row per case, two columns."""
+    """A row per case: cosines with the exact gradient, and reward minus the baseline's by the strength of the cause."""
     figure = Figure(figsize=(WIDE, 2.2 * len(record.cases) + 0.9))
     heights = [2.2] * len(record.cases) + [0.9]
     parts = figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 # ---- the arms, methods and benchmarks of a study in each figure; empty where the study has none ----------------------
 
-# TEPO, and with each other regularisation of entropy; ratios, without one as the last.
+# TEPO and its variants with other regularisers of entropy; methods with each ratio, and one without a ratio.
 ENTROPY_ARMS = ("tepo", "tepo_v1", "tepo_max_entropy", "tepo_full_kl")
 RATIO_ARMS = ("token", "block", "sequence", "prefix", "reinforce")
 
 
 def headline(study: Study) -> list[str]:
-    """The arms of the headline with the study's own settings; all of them where each differs in some setting."""
+    """The headline's arms with the study's own training settings; if there are none, all arms of the headline."""
     experiment = study.experiments.get("headline")
     arms = [arm.name for arm in arms_of(experiment, study)] if experiment else []
     return [arm for arm in arms if "+" not in arm] or arms
@@ -58,7 +58,7 @@ def with_clip_higher(study: Study) -> list[str]:
 
 
 def at_least_two(names: Iterable[str], study: Study) -> list[str]:
-    """Those of the arms that the study has, if there are two or more."""
+    """The items of ``names`` that are arms of the study; empty if there are fewer than two."""
     arms = run_matrix(study).arms
     there = [name for name in names if name in arms]
     return there if len(there) > 1 else []
@@ -85,7 +85,7 @@ def map_of_regimes(study: Study) -> str | None:
 
 
 def without_clip(study: Study, names: Iterable[str]) -> dict[str, str]:
-    """Method → its ratio in words, of those with a ratio and without a clip."""
+    """Method → label of its ratio, for the methods among ``names`` that have a ratio and no clip."""
     methods = {name: method(name, study.methods) for name in names}
     return {n: m.ratio.label for n, m in methods.items() if m.clip.name == "none" and m.ratio.name != "none"}
 
@@ -93,9 +93,11 @@ def without_clip(study: Study, names: Iterable[str]) -> dict[str, str]:
 def block_sweep(
     study: Study, parameter: str, section: Literal["estimators", "rounds"]
 ) -> tuple[dict[float, str], bool]:
-    """Value of a parameter of block ratios → method measured in ``section``, and True; else evaluated arm, and False.
+    """Value of a block ratio's ``parameter`` → method, for methods that differ in it alone; and whether it is measured.
 
-    All else is as in MPO's default, and equal but for the sampler. Empty if there is only one value.
+    True: these are methods of ``section``; False: that has fewer than two values, and these are evaluated arms. The
+    ratio's other parameters are MPO's defaults, and the methods' other parts are equal, except for the sampler. Empty
+    if there are fewer than two values.
     """
     measured = getattr(study, section)
     by_value = _by_parameter(study, measured.methods if measured else (), parameter)
@@ -126,8 +128,8 @@ class Entry(NamedTuple):
 
     title: str
     function: str  # MODULE.FUNCTION in this package, imported when the figure is drawn
-    needs: str = ""  # what a study must have
-    has: Callable[[Study], object] = bool  # whether a study has that
+    needs: str = ""  # the requirement on a study, in words
+    has: Callable[[Study], object] = bool  # whether a study meets the requirement
 
 
 HEADLINE = ("an experiment named 'headline'", headline)
@@ -175,7 +177,7 @@ FIGURES: dict[str, Entry] = {
         lambda study: block_sweep(study, "size", "rounds")[0],
     ),
     "future_weight": Entry(
-        "The weight φ of future tokens (after MPO): tokens clipped, and what an update or a final model is worth",
+        "The weight φ of future tokens (after MPO): tokens clipped, and cosine of the update or final accuracy",
         "intervals.future_weight",
         SWEEP.format("future_weight", "estimators"),
         lambda study: block_sweep(study, "future_weight", "estimators")[0],
@@ -240,7 +242,7 @@ def _check(name: str, study: Study) -> None:
 
 
 def figure(name: str, results: StudyResults) -> Figure:
-    """A figure from the records of a study. UserError if the study cannot have it."""
+    """A figure from the records of a study. UserError if the study does not meet the figure's requirement."""
     _check(name, results.study)
     drawn: Figure = _function(FIGURES[name].function)(results)
     return drawn

@@ -19,8 +19,8 @@ from . import catalogue
 from .labels import name_of, updates_text
 from .style import ABOVE, COLUMN, PLAIN, WIDE, beside, legend, looks, named_columns, points, shade_margin, updates_look
 
-BASE = 5.0  # MPO's K, which differences are to
-SMALLEST = 1e-12
+BASE = 5.0  # MPO's block size K, the reference of differences
+SMALLEST = 1e-12  # distance from 0, or 1, at which values are cut off before logarithms
 
 
 def benchmarks(results: StudyResults) -> Figure:
@@ -90,7 +90,7 @@ def over_logits(values: Array) -> Interval:
 
 
 def block_size(results: StudyResults) -> Figure:
-    """By K: the reward after a round minus that with K = 5; where no round has several sizes, final accuracy."""
+    """By K: reward after a round minus that with K = 5; if rounds do not compare several K, final accuracy."""
     methods, measured = catalogue.block_sweep(results.study, "size", "rounds")
     figure = Figure(figsize=(COLUMN, 2.2))
     axes = figure.subplots()

@@ -37,7 +37,8 @@ def _of_presets() -> dict[str, str]:
 def labels(study: Study) -> Callable[[str], str]:
     """Function from an arm or method to its name in figures and tables: `TEPO, 16 updates`.
 
-    The name of a method is its `label`. Without one it is that of its base and the rest of its key, or its key.
+    The name of a method is its `label`. Without a label, the key `BASE_REST` of a variant of BASE becomes the name of
+    BASE and `REST`; any other key is the name, with spaces.
     """
 
     def of_method(name: str) -> str:
@@ -63,7 +64,8 @@ def labels(study: Study) -> Callable[[str], str]:
 def name_of(results: StudyResults, arm: str, among: Iterable[str] = ()) -> str:
     """The label of an arm, with a note if training made no optimizer step.
 
-    ``among``: the arms beside it. If some of them differ from it in the updates per batch, its own are named too.
+    ``among``: the arms that are shown with it. If one of them differs from it only in the updates per batch, the
+    label includes the updates per batch of this arm, too.
     """
     text = labels(results.study)(arm)
     if "+" not in arm and any(other.startswith(f"{arm}+updates_per_batch=") for other in among):

@@ -35,7 +35,7 @@ class Panel(NamedTuple):
     scale: float = 1
     smooth: int = 3  # steps that each seed is averaged over
     most: float = np.inf  # its largest possible value, scaled
-    geometric: bool = False  # means of logarithms: a single run can be larger by orders of magnitude
+    geometric: bool = False  # geometric means, because a single run can be larger by orders of magnitude
 
 
 GRADIENT_NORM = Panel("gradient_norm", "gradient norm before clipping", geometric=True)
@@ -80,8 +80,8 @@ dynamics = ByStep(
     ),
     rows=2,
 )
-# Share of response tokens whose gradient is 0 because of the clip. Bands of different ratios clip shares of different
-# orders of magnitude.
+# Share of response tokens whose gradient is 0 because of the clip. Published ranges of different ratios clip shares of
+# different orders of magnitude.
 clip_ratio = ByStep(
     catalogue.headline,
     (WIDE * 0.9, 2.4),

@@ -53,9 +53,9 @@ class Grid(NamedTuple):
 def draw(
     grid: Grid, reference: str, percent: Sequence[Sequence[float]], methods: Mapping[str, Sequence[Sequence[Shown]]]
 ) -> Figure:
-    """A panel titled ``reference`` with ``percent``, and one per method with half of each interval in its cells.
+    """A panel titled ``reference`` with ``percent`` [rows][columns], and one per method with its differences.
 
-    In bold: shown to differ.
+    A cell has the difference and half the width of its interval, in bold if the difference is shown.
     """
     down = -(-(len(methods) + 1) // grid.across)
     figure = Figure(figsize=(FULL_PAGE, grid.height))
@@ -110,12 +110,12 @@ def phase(results: StudyResults) -> Figure:
     methods = [m for m in experiment.methods if m != reference]
     across = min(4, len(methods) + 1)
     down = -(-(len(methods) + 1) // across)
-    then = " " if down > 1 else "\n"  # a single row is lower than the text beside its colours is long
+    then = " " if down > 1 else "\n"  # a colour bar beside a single row is shorter than its text
     grid = Grid(
         rows=[f"{y:g}" if isinstance(y, float) else str(y) for y in rows],
         columns=[f"{x:g}" if isinstance(x, float) else str(x) for x in columns],
         across=across,
-        height=max(2.6, 0.7 + 1.75 * down),  # the title of a single row needs more
+        height=max(2.6, 0.7 + 1.75 * down),  # the text of the colour bar needs more than a single row
         reach=12.0,
         digits=1,
         shrink=0.8,
@@ -134,7 +134,7 @@ def phase(results: StudyResults) -> Figure:
 
 
 def exact(record: MapRecord) -> Figure:
-    """The same on random policies whose gradient is known: expected reward instead of accuracy."""
+    """As `phase`, on random policies whose gradient is known: expected reward instead of accuracy."""
     rows = by_row(record)
     cells = [row for *_, row in rows]
     grid = Grid(

@@ -51,7 +51,7 @@ def rounds(results: StudyResults) -> Figure:
     base = measures.after_round(results, reference)
     names = [name for name in results.rounds["method"].unique() if name != reference]
     values = {name: (measures.after_round(results, name) - base).dropna().to_numpy() for name in names}
-    names.sort(key=lambda name: -round(float(values[name].mean()), 9))  # equal ones in the order of the study
+    names.sort(key=lambda name: -round(float(values[name].mean()), 9))  # ties in the order of the study
     figure = Figure(figsize=(WIDE * 0.95, 0.9 + 0.24 * len(names)))
     axes = figure.subplots()
     shade_margin(axes, "x")
@@ -114,7 +114,10 @@ def convergence(results: StudyResults) -> Figure:
     ratios = {by: [measures.reached(results, arm, "grpo", by).to_numpy() for arm in arms] for by in COSTS}
     # As wide as the seeds lie, so that a single wide interval does not hide the others.
     every = np.concatenate([v for values in ratios.values() for v in values])
-    low, high = max(-3.0, min(-1.5, every.min() - 0.3)), min(5.0, max(1.5, every.max() + 0.3))  # of infinite ones 5
+    low, high = (
+        max(-3.0, min(-1.5, every.min() - 0.3)),
+        min(5.0, max(1.5, every.max() + 0.3)),
+    )  # infinite ratios count as 5
     limits, arm_looks, label = (2**low, 2**high), looks(results.study), labels(results.study)
     ticks = {value: text for value, text in COST_TICKS.items() if limits[0] <= value <= limits[1]}
     figure = Figure(figsize=(WIDE * 0.95, 0.95 + 0.42 * len(arms)))
@@ -137,7 +140,7 @@ def convergence(results: StudyResults) -> Figure:
     return figure
 
 
-REACH_OF_REGIMES = 15.0  # points, or as far as areas reach; an interval that goes on has an arrow
+REACH_OF_REGIMES = 15.0  # points, or more if intervals of areas are wider; an arrow shows that an interval is cut off
 FINAL: Look = {"color": "#9a9a9a", "marker": ".", "linestyle": "-"}
 
 
@@ -188,7 +191,7 @@ def _methods(contrast: Contrast) -> tuple[str, str]:
 
 # ---- claims ---------------------------------------------------------------------------------------------------------
 
-REACH_OF_CLAIMS = 6.0  # half widths of an interval; an arrow shows that an effect or interval goes on
+REACH_OF_CLAIMS = 6.0  # half widths of an interval; an arrow shows that an interval is cut off
 VERDICTS: dict[str, Look] = {
     "holds": {"color": GREEN, "marker": "^"},
     "opposite": {"color": ORANGE, "marker": "v"},
@@ -196,7 +199,7 @@ VERDICTS: dict[str, Look] = {
     "undecided": {"color": GREY, "marker": "o"},
 }
 RELATIONS = {"above": ">", "below": "<", "apart": "≠"}
-HEADING, BESIDE = 92, 22  # letters of a line of a claim's text, as wide as the figure, and of its verdict
+HEADING, BESIDE = 92, 22  # characters per line: of a claim's text, and of its verdict
 STATISTICS = {
     "benchmarks": "benchmarks won",
     "drop": "largest fall of accuracy",
@@ -252,7 +255,7 @@ def _draw_comparison(axes: Axes, y: float, c: Comparison, finding: Finding) -> N
 
 
 def _draw_verdict(axes: Axes, result: ClaimResult, first: float, last: float) -> None:
-    """The verdict beside the rows of a claim, and in an empty row why it has none."""
+    """Write the verdict beside the rows of a claim, and the reason into the empty row of a claim without findings."""
     if not result.findings:
         why = "no records" if result.verdict is None else "curves still rise"
         axes.text(0, last, why, ha="center", va="center", fontsize=6.5, color=GREY, style="italic")
@@ -265,7 +268,7 @@ def _draw_verdict(axes: Axes, result: ClaimResult, first: float, last: float) ->
 def claimed_effect(c: Comparison, finding: Finding) -> tuple[Interval, float | None]:
     """Effect with interval, and published size, in units of half the interval; positive in the claimed direction.
 
-    A claim of any difference has the direction of the effect. An interval without an end has no such unit.
+    The claimed direction of `apart` is that of the effect. NaN and None if the interval is infinite.
     """
     sign = -1 if c.claimed == "below" or (c.claimed == "apart" and finding.effect < 0) else 1
     half = (finding.high - finding.low) / 2 or 1.0

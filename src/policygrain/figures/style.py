@@ -1,4 +1,4 @@
-"""The style and parts of all figures: readable in a column of a paper, in greyscale, and with colour blindness."""
+"""Style and common parts of figures, readable in a column of a paper, in greyscale, and with colour blindness."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ matplotlib.rcParams.update(
 )
 
 Look = dict[str, Any]  # keyword arguments of `plot`
-# Ratios, and the published methods that are compared most: a method has the colour and marker of its ratio; the presets
-# named after a ratio, which differ in nothing else, have them with a white face.
+# Colour and marker of the most compared published methods and of ratios. GRPO, TEPO and MPO have those of their ratio;
+# a preset that is named after a ratio, and differs only in it, has a white face.
 BLUE, ORANGE, GREEN, PINK, YELLOW, SKY, BLACK = COLOURS
 METHODS = {"grpo": (BLUE, "o"), "dapo": (SKY, "s"), "tepo": (ORANGE, "D"), "mpo": (GREEN, "^")}
 RATIOS = {
@@ -71,7 +71,7 @@ RATIOS = {
     "none": (YELLOW, "s"),
     "product": (BLACK, "P"),
 }
-PLAIN: Look = {"color": "#333333", "marker": "o", "linestyle": "-"}  # of rows that their names tell apart
+PLAIN: Look = {"color": "#333333", "marker": "o", "linestyle": "-"}  # for rows that are identified by their names
 Limits = tuple[float, float]
 EVERYWHERE: Limits = (-np.inf, np.inf)
 
@@ -95,8 +95,8 @@ def updates_look(index: int, of: int) -> Look:
 def looks(study: Study) -> dict[str, Look]:
     """Colour, marker and line style of every arm and measured method of a study, the same in all its figures.
 
-    Those that have no fixed look get, in the order of the study, the colours and markers that are used least. An arm
-    that differs in settings alone looks like its method if the study has that, too.
+    Arms and methods without a fixed look get the least used colours and markers, in the order of the study. An arm with
+    other training settings looks like the arm of the same method with the study's settings, if there is one.
     """
     arms = run_matrix(study).arms
     keys = [arm.method_name if arm.method_name in arms else name for name, arm in arms.items()]
@@ -137,7 +137,7 @@ def points(axes: Axes, x: ArrayLike, intervals: ArrayLike, **style: Any) -> None
 
 
 def interval_row(axes: Axes, y: float, interval: Interval, look: Look, limits: Limits = EVERYWHERE) -> None:
-    """An interval at height ``y``, of which the part within ``limits`` is drawn; an arrow shows where it goes on."""
+    """The part of an interval within ``limits``, at height ``y``; arrows show where the interval is cut off."""
     low, high = (float(np.clip(end, *limits)) for end in interval[1:])
     axes.plot([low, high], [y, y], color=look["color"], linewidth=1.3, solid_capstyle="butt")
     for goes_on, end, arrow in ((interval.low < limits[0], low, "<"), (interval.high > limits[1], high, ">")):

@@ -41,7 +41,7 @@ GREEDY = "greedy_"  # before the names of columns
 
 
 def results(records: StudyResults) -> tuple[pd.DataFrame, str]:
-    """The numbers, and the tables as Markdown. The best is bold only where it is better than every other arm."""
+    """The numbers, and the tables as Markdown. The best arm is bold only if it is better than every other."""
     evaluated = [name for name, e in records.study.experiments.items() if e.evaluate]
     arms = [START, *dict.fromkeys(arm for name in evaluated for arm in records.arms(name))]
     names = records.benchmarks
@@ -97,9 +97,9 @@ def _cells(
     prefix: str = "",
     best: Mapping[str, str | None] | None = None,
 ) -> str:
-    """A row per arm, a column per benchmark (name in ``frame`` → header); ``best``: the arm in bold.
+    """A table with a row per arm and a column per benchmark (``columns``: name in ``frame`` → header).
 
-    ``n``, where it is not the same for all, is the number of units of the interval.
+    ``best``: benchmark → the arm in bold. A column `n`, the number of units of the intervals, is added if arms differ.
     """
     by_cell = {(row["arm"], row["benchmark"]): row for row in frame.to_dict("records")}
     lines = []
@@ -183,7 +183,7 @@ PARTS = ("ratio", "clip", "aggregation", "penalties", "sampler")
 
 
 def ablation(records: StudyResults) -> tuple[pd.DataFrame, str]:
-    """A row per evaluated arm: parts, final accuracy, and paired difference from the method that it is a variant of."""
+    """A row per evaluated arm: parts, final accuracy, and paired difference from the arm that it is a variant of."""
     label = labels(records.study)
     arms = list(dict.fromkeys(run.arm for run in records.matrix.evaluated))
     rows = []
@@ -214,9 +214,8 @@ def ablation(records: StudyResults) -> tuple[pd.DataFrame, str]:
         change = f"{effect}{label(row['compared_with'])}" if effect else ""
         parts = [*(row[key] for key in PARTS), str(row["seeds"])]
         cells.append([name_of(records, row["arm"], among=arms), *parts, f"{row['accuracy']:.1f}", change])
-    shown = [
-        i for i in range(len(header)) if any(row[i] for row in cells)
-    ]  # a study without variants has no difference
+    # A study without variants has no difference.
+    shown = [i for i in range(len(header)) if any(row[i] for row in cells)]
     over = " or ".join(dict.fromkeys(f"{row['n']} {row['unit']}" for row in rows if "unit" in row)) or "seeds"
     note = (
         "\nAccuracy in percent, mean over benchmarks. Differences in points, paired; their 95% intervals are over "
@@ -228,9 +227,9 @@ def ablation(records: StudyResults) -> tuple[pd.DataFrame, str]:
 
 
 def _base(arm: str, arms: list[str]) -> str | None:
-    """The arm that an arm is a variant of, with the same settings; None for the headline methods.
+    """The arm of which an arm is a variant, with the same settings; None for the headline methods.
 
-    It is that of TEPO or MPO by its method's name, else that of GRPO.
+    Methods named `tepo_…` and `mpo_…` are variants of TEPO and MPO, all others of GRPO.
     """
     method, plus, settings = arm.partition("+")
     for name in ("tepo", "mpo"):
@@ -253,7 +252,7 @@ CLAIMS = ["claim", "comparison", "effect", "published", "finding", "verdict"]
 
 
 def claims(results: StudyResults) -> tuple[pd.DataFrame, str]:
-    """A row per comparison, and the table of all claims as Markdown; if a control failed, that comes first."""
+    """A row per comparison, and all claims as Markdown, which begins with a warning if a control failed."""
     decided, judged = decide_study(results), controls(results)
     label = labels(results.study)
     units = sorted({(f.unit != SEEDS, f.n, f.unit) for claim in decided for f in claim.findings})
@@ -292,7 +291,7 @@ FINDINGS = ["regime", "comparison", "area", "final, sampled", "final, greedy", "
 
 
 def findings(results: StudyResults) -> tuple[pd.DataFrame, str]:
-    """A sentence per regime and a row per comparison; if a control failed, that comes first."""
+    """A sentence per regime and a row per comparison, after a warning if a control failed."""
     effects, label = contrasts(results), labels(results.study)
     parts = [f"**{text}**"] if (text := controls_warning(controls(results))) else []
     if not effects:
@@ -321,7 +320,7 @@ def findings(results: StudyResults) -> tuple[pd.DataFrame, str]:
 
 
 def _finding(c: Contrast, sensitive: bool) -> str:
-    """The outcome; that a difference is small counts only where something is shown to make a difference (rule 3)."""
+    """The outcome in words; `SMALL` is reported only in regimes where some comparison is decided (rule 3)."""
     return c.outcome if sensitive or c.outcome in (DIFFER, IDENTICAL) else OPEN
 
 

@@ -18,7 +18,11 @@ NEAR_1, NEAR_0 = -1e-3, -40.0  # log-probabilities
 
 
 def random_fields(lengths: Sequence[int], seed: int, drift: float = 0.3, width: int | None = None) -> Fields:
-    """The arguments of a TokenBatch: unequal responses, padded on the right with numbers, one advantage each."""
+    """The arguments of a TokenBatch, one advantage per response; padding, on the right, has random values, too.
+
+    ``lengths``: tokens of each response; ``drift``: standard deviation of log-ratios; ``width``: of the tensors
+    (default: the longest response).
+    """
     generator = torch.Generator().manual_seed(seed)
     shape = (len(lengths), width or max(*lengths, 1))
 
@@ -42,7 +46,7 @@ def random_fields(lengths: Sequence[int], seed: int, drift: float = 0.3, width: 
         "staleness": torch.arange(len(lengths)) % 4,
         "segments": (torch.arange(shape[1]) // 3).expand(shape),
     }
-    # Nothing is foreseen from a response's last token.
+    # Prediction heads predict no token after a response's last one.
     has_future = mask & (mask.cumsum(1) < mask.sum(1, keepdim=True))
     old_future = torch.where(has_future, -normal().abs(), 0.0)
     future = torch.where(has_future, old_future + drift * normal(), 0.0)
@@ -87,5 +91,5 @@ def batches(objective: Method | None = None) -> dict[str, Fields]:
 
 
 def _below_0(fields: Fields) -> Fields:
-    """Log-probabilities of probabilities, which some objectives compute."""
+    """Log-probabilities below 0, because some objectives compute with the probabilities."""
     return {key: fields[key].clamp(max=NEAR_1 / 2) for key in ("log_probs", "old_log_probs", "ref_log_probs")}

@@ -40,9 +40,9 @@ ALIASES = {
     "ref_logprobs": "ref_log_probs",
     "ref_per_token_logps": "ref_log_probs",
 }
-# The preset computes without these where the loss function does not take them.
+# Fields that the preset gets only if the loss function takes them, or if the preset has the need in NEEDED.
 OPTIONAL = ("entropy", "old_entropy", "max_length", "rollout_log_probs", "rollout_weights")
-NEEDED: dict[str, Need] = {"entropy": "entropy_gradient"}  # OPTIONAL, but not where the preset needs it
+NEEDED: dict[str, Need] = {"entropy": "entropy_gradient"}
 SHOWN = 3  # batches in a message
 LossFunction = Callable[..., Any]
 
@@ -75,12 +75,12 @@ class Comparison:
     problems: tuple[str, ...]  # a sentence per batch in which they differ; empty: it is the objective
     cosine: float  # of the gradients of all batches
     norm: float  # of the loss's gradient, over that of the objective
-    equals: str | None  # what has the same gradient, in words; None: nothing that is known
+    equals: str | None  # the method with the same gradient, in words; None: no known one
     n_batches: int
 
     @property
     def text(self) -> str:
-        """The comparison for people."""
+        """The comparison as a message."""
         if not self.problems:
             return f"it is {self.objective}: the same in {self.n_batches} batches."
         rest = len(self.problems) - SHOWN
@@ -110,8 +110,9 @@ def assert_objective(
     """Differs (an AssertionError) unless a loss function has the value and gradient of a preset on all batches.
 
     ``loss_function`` is called with the tensors that its parameters name: `log_probs`, `old_log_probs`, `advantages`,
-    `mask`, and what else a TokenBatch has, or the names of TRL and verl. It returns a scalar, or a tuple that begins
-    with one. Entropies and `max_length` are given to the preset only where the function takes them, too.
+    `mask` and the other fields of a TokenBatch, or the names of TRL and verl (`ALIASES`). It returns a scalar, or a
+    tuple that begins with one. Entropies and `max_length` are given to the preset only where the function takes them,
+    too.
 
     ``without``: batches to leave out, by their names. ``value`` False: the gradient alone. ``rtol``: relative to the
     largest gradient of the batch. ``per_token_advantages``: advantages are [batch, tokens] instead of [batch].
@@ -175,12 +176,12 @@ def alike(one: Tensor, other: Tensor) -> tuple[float, float]:
 def equal_variant(
     objective: Method, is_equal: Callable[[Method], bool], first: Mapping[str, Method] = MappingProxyType({})
 ) -> str | None:
-    """The first method that is equal, in words: of ``first``, then of the variants of the objective; None: none is."""
+    """The first equal method, in words, among ``first`` and the variants of the objective; None if none is equal."""
     for words, other in (*first.items(), *variants(objective)):
         try:
             if is_equal(other):
                 return words
-        except ValueError:  # the batch lacks what it reads
+        except ValueError:  # the batch lacks a field that this method reads
             continue
     return None
 
@@ -217,7 +218,7 @@ def variants(objective: Method) -> Iterator[tuple[str, Method]]:
 
 
 def _arguments(loss_function: LossFunction) -> dict[str, str] | None:
-    """Parameter → tensor; None: the function takes all (`**fields`). UserError for a parameter that is unknown."""
+    """Parameter → field; None if the function takes all fields (`**fields`). UserError for an unknown parameter."""
     fields = {*TokenBatch.__dataclass_fields__} - {"step"}
     arguments = {}
     for parameter in inspect.signature(loss_function).parameters.values():

@@ -1,4 +1,4 @@
-"""The pytest plugin: the fixture `assert_objective`, a table at the end, and `--objectives FILE` for it as JSON."""
+"""The pytest plugin: the fixture `assert_objective`, a table of its outcomes, and `--objectives FILE` for JSON."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ PROPERTY = "policygrain objective"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The option `--objectives`."""
-    parser.addoption("--objectives", metavar="FILE", help="write what losses compute (assert_objective) as JSON")
+    parser.addoption("--objectives", metavar="FILE", help="write the outcomes of assert_objective as JSON")
 
 
 @pytest.fixture
 def assert_objective(request: pytest.FixtureRequest) -> Callable[..., Comparison]:
-    """`policygrain.testing.assert_objective`, whose outcome is in the table at the end as well."""
+    """`policygrain.testing.assert_objective`; its outcomes are listed after all tests."""
     from . import losses
 
     def check(*arguments: Any, **options: Any) -> Comparison:
@@ -44,7 +44,7 @@ def assert_objective(request: pytest.FixtureRequest) -> Callable[..., Comparison
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """The table of what losses compute, after all tests."""
+    """Print the outcomes of `assert_objective` after all tests, and write them as JSON with `--objectives`."""
     reports = [report for listed in terminalreporter.stats.values() for report in listed]
     properties = [p for r in reports if getattr(r, "when", "") == "call" for p in r.user_properties]
     rows: list[dict[str, Any]] = [row for name, row in properties if name == PROPERTY]

@@ -32,15 +32,16 @@ def assert_tinker(
     """AssertionError unless a step with the endpoint's `loss_fn` moves the model as one with the preset's loss does.
 
     ``make_client`` returns a new TrainingClient with the same weights each time. ``data``: as for
-    `integrations.tinker.loss_function`, with `logprobs` that are not those of the model, or all ratios are 1. The
-    endpoint is sent their `target_tokens`, `logprobs`, `advantages`, as 0 where the mask is, and `weights` if they have
-    them. What is compared is the change of the data's log-probabilities, up to a factor, since Tinker's losses are
-    sums; it is returned. The endpoint must accept `AdamParams` with a large `eps`.
+    `integrations.tinker.loss_function`; their `logprobs` must differ from the model's, or all ratios are 1. The
+    endpoint gets their `target_tokens`, `logprobs`, `advantages`, set to 0 where the mask is 0, and `weights` if they
+    have them. The changes of the data's log-probabilities are compared up to a factor, because Tinker's losses are
+    sums. Returns the factor. The endpoint must accept `AdamParams` with a large `eps`. UserError if all ratios are 1.
 
-    ``carrier``: the endpoint's loss that the preset's gradient is sent with. `cross_entropy` takes it as weights, as
-    the SDK's custom losses do; `importance_sampling` as advantages at ratios of 1, with one datum for each token, whose
-    `weights` are 1 there and 0 elsewhere. AssertionError if it is not the sum over tokens that this needs. ``step``:
-    the size of a step, as the largest change of a log-probability: in half precision larger, with a larger ``rtol``.
+    ``carrier``: the endpoint's loss that applies the preset's gradient. `cross_entropy` gets the gradient as weights,
+    as in the SDK's custom losses; `importance_sampling` as advantages at ratios of 1, with one datum for each token,
+    whose `weights` are 1 at this token and 0 elsewhere. AssertionError if the carrier is not a sum over tokens.
+    ``step``: size of a step, as the largest change of a log-probability; half precision needs a larger one, and a
+    larger ``rtol``. ``rtol``: largest distance of the two changes, relative to the norm of the endpoint's.
     """
     from tinker import AdamParams
 
@@ -50,9 +51,9 @@ def assert_tinker(
     _check_off_policy(data, masks, now)
 
     def slope(sent: list[Any], loss: str, config: dict[str, float] | None = None) -> Tensor:
-        """How the log-probabilities of the tokens that the mask has change, over the learning rate."""
+        """Change of the log-probabilities of the tokens in the mask, divided by the learning rate."""
         rate = step
-        for _ in range(3):  # until a step has this size
+        for _ in range(3):  # until the size of a step is about ``step``
             client = make_client()
             client.forward_backward(sent, loss, config).result()
             client.optim_step(AdamParams(learning_rate=rate * EPS, beta1=0.0, beta2=0.0, eps=EPS)).result()
@@ -87,8 +88,8 @@ def assert_tinker(
     cosine, factor = alike(own, preset)
     if not float((own - factor * preset).norm()) <= rtol * float(own.norm()):
         raise AssertionError(
-            f"the endpoint's {loss_fn!r} is not {chosen.name}: what a step changes has cosine {cosine:.4f} with what a "
-            f"step of {chosen.name} changes."
+            f"the endpoint's {loss_fn!r} is not {chosen.name}: the changes of log-probabilities by a step of each have "
+            f"cosine {cosine:.4f}."
         )
     return factor
 
@@ -120,7 +121,7 @@ def _as_advantages(data: Sequence[Any], now: Sequence[Tensor], weights: Sequence
 
 
 def _without_mask(data: Sequence[Any], masks: Sequence[Tensor]) -> list[Any]:
-    """The data for a loss of the endpoint."""
+    """The data for the endpoint's own loss, which has no mask: advantages are 0 outside the mask."""
     sent = []
     for datum, mask in zip(data, masks, strict=True):
         names = [name for name in ("logprobs", "advantages", "weights") if name in datum.loss_fn_inputs]

@@ -13,7 +13,7 @@ from ..errors import UserError
 from ..files import read_json_lines
 from ..objective import Method, method
 
-CHECK = "POLICYGRAIN_CHECK"  # names a folder, in the environment of verl's processes: the objective, and what was seen
+CHECK = "POLICYGRAIN_CHECK"  # variable in the environment of verl's processes: the folder with these two files
 OBJECTIVE, STEPS = "objective.json", "steps.jsonl"
 ACTOR = "policygrain.testing.verl_actor"
 EXTERNAL_LIB = "actor_rollout_ref.model.external_lib="

@@ -27,7 +27,7 @@ from ..objective.presets import parse
 from .verl import CHECK, OBJECTIVE, STEPS
 from .weights import NoGradient, Step, assert_step, joined, on_policy
 
-# verl's name → ours, of what is read where the batch has it.
+# verl's name → field of TokenBatch, for columns that are read if the batch has them.
 COLUMNS = {
     "response_mask": "mask",
     "old_log_probs": "old_log_probs",
@@ -89,7 +89,7 @@ class CheckedActor(engine_workers.ActorRolloutRefWorker.actor_worker_cls):
                 file.write(json.dumps(seen) + "\n")
 
     def _batch(self, parts: Sequence[TensorDict]) -> TokenBatch:
-        """The step of all ranks, scored by the plain model as it is now."""
+        """The step of all ranks, scored by the plain model with its current weights."""
         tensors, uids = [], []
         for part in parts:
             columns = part.select(*(name for name in COLUMNS if name in part)).to_padded_tensor()
@@ -101,7 +101,7 @@ class CheckedActor(engine_workers.ActorRolloutRefWorker.actor_worker_cls):
         return TokenBatch(**joined(tensors), groups=groups, max_length=self.max_length)
 
     def _log_probs(self, part: TensorDict) -> Tensor:
-        """Of the token after each one, [all tokens of prompts and responses], as verl's engine gives them."""
+        """Log-probability of the token after each one, [all tokens of prompts and responses], as from verl's engine."""
         temperature = torch.as_tensor(part["temperature"]).expand(len(part["input_ids"]))
         rows = []
         for ids, scale in zip(part["input_ids"].to(self.copy.device).unbind(), temperature.tolist(), strict=True):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -21,7 +22,7 @@ RATIOS_ARE_1 = 1e-6
 
 
 class NoGradient(UserError):
-    """A step without gradient, which shows nothing."""
+    """A step without gradient, by which objectives cannot be compared."""
 
 
 class Step(NamedTuple):
@@ -34,17 +35,15 @@ class Step(NamedTuple):
 
 
 def assert_step(model: torch.nn.Module, step: Step, objective: str | Method, *, rtol: float = 1e-2) -> None:
-    """AssertionError unless the step is w − learning_rate · (the gradient of a preset). The model ends as it was.
+    """AssertionError unless the step is w − learning_rate · (the gradient of a preset). The weights are restored.
 
-    ``rtol``: largest distance of the two gradients, relative to the preset's norm; weights in float32 leave some.
-    NoGradient, a UserError, where neither has one.
+    ``rtol``: largest distance of the two gradients, relative to the norm of the preset's; weights in float32 cause
+    some. NoGradient, a UserError, if both gradients are 0.
     """
     __tracebackhide__ = True
     chosen = method(objective) if isinstance(objective, str) else objective
     parameters = list(model.parameters())
-    now = [p.detach().clone() for p in parameters]
-    _set(parameters, step.before)
-    try:
+    with _weights_before(model, step):
         batch = step.batch()
         trained = [p for p in parameters if p.requires_grad]
         expected = _gradient(chosen, batch, trained)
@@ -52,7 +51,7 @@ def assert_step(model: torch.nn.Module, step: Step, objective: str | Method, *, 
         actual = torch.cat([((b - a) / step.learning_rate).flatten() for p, b, a in pairs if p.requires_grad])
         if not (expected.any() or actual.any()):
             raise NoGradient(
-                f"this step shows nothing: its gradient is 0, as that of {chosen.name}. "
+                f"this step cannot be checked: its gradient and that of {chosen.name} are 0. "
                 "Are all rewards equal, or all tokens clipped?"
             )
         if float((actual - expected).norm()) <= rtol * float(expected.norm()):
@@ -64,8 +63,6 @@ def assert_step(model: torch.nn.Module, step: Step, objective: str | Method, *, 
             return float((actual - gradient).norm()) <= rtol * float(gradient.norm())
 
         equals = equal_variant(chosen, is_step_of)
-    finally:
-        _set(parameters, now)
     raise AssertionError(
         f"the trainer's step is not that of {chosen.name}: its gradient has cosine {cosine:.4f} with that of "
         f"{chosen.name} and {norm:.4g} times its norm. "
@@ -85,7 +82,7 @@ def assert_trl(trainer: Any, objective: str | Method, *, rtol: float = 1e-2) -> 
         try:
             assert_step(trainer.model, step, objective, rtol=rtol)
             shown.append(step)
-        except NoGradient:  # the trainer has none either, as where all tokens are clipped
+        except NoGradient:  # of the preset and of the trainer, as if all tokens are clipped
             continue
     if all(on_policy(trainer.model, step) for step in shown):
         raise UserError(
@@ -131,7 +128,7 @@ def trl_steps(trainer: Any) -> list[Step]:
 
 
 def _trl_batch(trainer: Any, inputs: Sequence[dict[str, Any]]) -> TokenBatch:
-    """The micro-batches of a step as one batch, scored by the model as it is now."""
+    """The micro-batches of a step as one batch, scored by the model with its current weights."""
     parts = [fields_of(batch, *score(trainer, trainer.model, batch)[:2]) for batch in inputs]
     advantages = torch.cat([part.pop("advantages") for part in parts])
     known = [{key: value for key, value in part.items() if value is not None} for part in parts]
@@ -147,13 +144,19 @@ def joined(parts: Sequence[dict[str, Tensor]]) -> dict[str, Any]:
 
 def on_policy(model: torch.nn.Module, step: Step) -> bool:
     """Whether all ratios of the step are 1."""
-    parameters = list(model.parameters())
+    with _weights_before(model, step), torch.no_grad():
+        return float(step.batch().log_ratio.abs().max()) <= RATIOS_ARE_1
+
+
+@contextmanager
+def _weights_before(model: torch.nn.Module, step: Step) -> Iterator[None]:
+    """Context in which the model has its weights before the step."""
     now = _weights(model)
-    _set(parameters, step.before)
-    with torch.no_grad():
-        largest = float(step.batch().log_ratio.abs().max())
-    _set(parameters, now)
-    return largest <= RATIOS_ARE_1
+    _set(model, step.before)
+    try:
+        yield
+    finally:
+        _set(model, now)
 
 
 def _gradient(chosen: Method, batch: TokenBatch, parameters: Sequence[Tensor]) -> Tensor:
@@ -166,7 +169,7 @@ def _weights(model: torch.nn.Module) -> list[Tensor]:
     return [p.detach().clone() for p in model.parameters()]
 
 
-def _set(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+def _set(model: torch.nn.Module, values: Sequence[Tensor]) -> None:
     with torch.no_grad():
-        for parameter, value in zip(parameters, values, strict=True):
+        for parameter, value in zip(model.parameters(), values, strict=True):
             parameter.copy_(value)

@@ -56,7 +56,7 @@ def test_what_is_no_evaluation_is_named(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a", {"count": COUNT})
     (tmp_path / "empty" / "runs").mkdir(parents=True)
     for path, said in {
-        tmp_path / "nowhere": "nowhere: there is nothing here",
+        tmp_path / "nowhere": "nowhere: no such file or folder",
         tmp_path / "empty": "empty: no evaluation here",
         run / "evaluation" / "count.jsonl": r"count\.jsonl: not a records\.json",
     }.items():

@@ -68,8 +68,9 @@ class InPlaceCache(Cache):
         super().__init__(layers=[InPlaceLayer(length) for _ in range(layers)])
 
     def select_rows(self, rows: Tensor) -> None:
-        """Keep the rows with these indices, in this order; an index may be missing (a finished response) or repeated
-        (a prompt with several responses).
+        """Keep the rows with these indices, in this order.
+
+        An index may be missing (a finished response) or repeated (a prompt with several responses).
         """
         for layer in self.layers:
             assert isinstance(layer, InPlaceLayer)
@@ -96,7 +97,7 @@ class _Weights(NamedTuple):
 
 
 class SmallDecoder:
-    """Next-token logits of a Qwen2 or Llama model. Holds copies of its weights, so they must not change meanwhile."""
+    """Next-token logits of a Qwen2 or Llama model, whose weights are copied: they must not change while this is used."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         config: Any = model.config
@@ -108,7 +109,7 @@ class SmallDecoder:
         positions = torch.arange(config.max_position_embeddings, device=self.embed.device).unsqueeze(0)
         cos, sin = decoder.rotary_emb(self.embed, positions)
         self.cos, self.sin = cos[0], sin[0]  # [positions, size]
-        self.sin[:, : self.size // 2].neg_()  # so that a vector's halves only change places in a rotation
+        self.sin[:, : self.size // 2].neg_()  # so that a rotation only exchanges the halves of a vector
         self.layers = [self._weights(layer) for layer in decoder.layers]
 
     @staticmethod

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..study.schema import Training
 
 OUT_OF_MEMORY = re.compile(r"out of memory|can(no|.?)t allocate|not enough memory|CUBLAS_STATUS_ALLOC_FAILED", re.I)
-# Errors of the machine. Others, such as an illegal memory access, are errors of a program, which another try repeats.
+# Errors of the machine. Others, such as an illegal memory access, are errors of a program and would occur again.
 LOST = re.compile(
     r"(CUDA|NVML|GPU).*(uncorrectable|is lost|off the bus|busy or unavailable|unknown error)", re.I | re.S
 )
@@ -49,7 +49,7 @@ def device_errors(settings: Training) -> Iterator[None]:
 
 
 def _remedies(settings: Training) -> str:
-    """What needs less memory, without what is set already; the first ones change no result."""
+    """Settings that need less memory and are not set yet; the first ones do not change results."""
     ways = [f"lower training.micro_batch_tokens ({settings.micro_batch_tokens})"]
     if not settings.activation_checkpointing:
         ways.append("set training.activation_checkpointing")

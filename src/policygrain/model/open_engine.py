@@ -20,7 +20,7 @@ def resolve_engine(name: str) -> str:
     """The engine that ``name`` stands for: with `auto` vLLM if it is installed, else transformers.
 
     This depends on the environment, not on the machine: jobs with and without a GPU choose the same engine.
-    UserError if vLLM is named and not installed.
+    UserError if ``name`` is `vllm` and vLLM is not installed.
     """
     has_vllm = importlib.util.find_spec("vllm") is not None
     if name == "vllm" and not has_vllm:
@@ -44,7 +44,7 @@ def open_engine(
     """
     if resolve_engine(name) == "vllm":
         dtype = compute_name(model) if colocated else None
-        # AdamW's two moments
+        # Bytes that AdamW's two moments will take.
         moments = sum(2 * p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
         reserved = moments if colocated else 0
         return _vllm(model, start, colocated, revision=revision, dtype=dtype, kv_gib=kv_gib, reserved=reserved)

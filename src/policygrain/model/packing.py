@@ -28,7 +28,7 @@ NAME = "policygrain_packed"
 
 @dataclass(frozen=True)
 class Packed:
-    """Inputs of one forward pass. The last token of a response is predicted and is no input: not in the row."""
+    """Inputs of one forward pass. The last token of a response is only predicted, so it is not in the row."""
 
     ids: Tensor  # [1, row]
     positions: Tensor  # [1, row]: position ids, counted from the beginning of each prompt

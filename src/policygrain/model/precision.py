@@ -38,7 +38,7 @@ def has_fast_bfloat16() -> bool:
 
 
 def set_compute_dtype(model: PreTrainedModel, dtype: torch.dtype) -> None:
-    """Let `compute_dtype` and `forward_precision` of ``model`` be ``dtype``."""
+    """Set the precision of the passes of ``model``, see `compute_dtype` and `forward_precision`."""
     model.policygrain_compute_dtype = dtype  # type: ignore[assignment]
 
 
@@ -54,7 +54,7 @@ def compute_name(model: PreTrainedModel) -> str:
 
 
 def forward_precision(model: PreTrainedModel) -> AbstractContextManager[object]:
-    """Context for the layers' forward pass."""
+    """Context of the layers' forward pass: autocast if its precision differs from that of the weights."""
     dtype = compute_dtype(model)
     if dtype == model.dtype:
         return nullcontext()

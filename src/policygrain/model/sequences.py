@@ -99,7 +99,7 @@ def position_ids(attention: Tensor) -> Tensor:
 def segment_ids(sequences: Sequences, tokenizer: PreTrainedTokenizerBase, ends: Sequence[str]) -> Tensor:
     """The number of each response token's segment, from 0. A token with one of ``ends`` in it ends its segment.
 
-    [batch, tokens], integers; numbers on padding mean nothing.
+    [batch, tokens], integers; numbers on padding have no meaning.
     """
     known, index = sequences.ids.unique(return_inverse=True)
     texts = [tokenizer.decode([token]) for token in known.tolist()]

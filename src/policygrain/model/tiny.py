@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # About the size at which a small model is fastest on one core.
 MICRO_BATCH_TOKENS = 2048
-# Of Muon's quintic iteration, chosen by Jordan et al. for a steep slope at 0.
+# Coefficients of Muon's quintic iteration, which Jordan et al. chose for a steep slope at 0.
 A, B, C = 3.4445, -4.7750, 2.0315
 
 
@@ -59,8 +59,8 @@ def bpe_tokenizer(texts: Iterable[str], size: int) -> Qwen2Tokenizer:
 def _qwen2(vocabulary: dict[str, int]) -> Qwen2Tokenizer:
     """A tokenizer of the class that AutoTokenizer opens for every Qwen2, whatever class its folder names.
 
-    That class splits text in its own way and takes only vocabulary, merges and added tokens from the folder, so that
-    these alone may decide which tokens a text has.
+    That class splits text in its own way and reads only vocabulary, merges and added tokens from the folder, so the
+    tokens of a text must depend on these alone.
     """
     from transformers import Qwen2Tokenizer
 
@@ -164,8 +164,8 @@ def _backward(model: PreTrainedModel, sequences: Sequences, rows: Tensor) -> flo
 class Muon(torch.optim.Optimizer):
     """Muon (https://kellerjordan.github.io/posts/muon/) with Nesterov momentum, for matrices, as `torch.optim.Muon`.
 
-    torch iterates in bfloat16, which processors without such instructions emulate: that took most of a step. Here it is
-    float32, and the matrices of one shape are iterated together.
+    torch iterates in bfloat16, whose emulation took most of a step on processors without bfloat16 instructions. Here
+    the iteration is in float32, for all matrices of one shape together.
     """
 
     def __init__(self, params: Iterable[Tensor], lr: float, weight_decay: float, momentum: float = 0.95) -> None:

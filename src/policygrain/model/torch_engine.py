@@ -125,7 +125,7 @@ class TorchEngine:
 
 
 class ToolCalls:
-    """The tokens that tools still have to write, and which tokens of each response are the policy's."""
+    """The tokens that tools have yet to write, and a mask of the policy's tokens for each response."""
 
     def __init__(self, requests: Sequence[Request]) -> None:
         self.tools = {i: request.tool for i, request in enumerate(requests) if request.tool is not None}
@@ -134,9 +134,9 @@ class ToolCalls:
         self._waiting: dict[int, deque[int]] = {i: deque() for i in self.tools}
 
     def write(self, active: Tensor, going: Tensor, chosen: Tensor, log_probs: Tensor) -> None:
-        """Replace sampled tokens in ``chosen`` by those that tools write here. All are [rows].
+        """Replace sampled tokens in ``chosen`` by tokens that tools write in this step. All tensors are [rows].
 
-        ``active``: the request of each row; ``going``: whether its response has a token here.
+        ``active``: the request of each row; ``going``: whether its response has a token in this step.
         """
         if not self.tools:
             return

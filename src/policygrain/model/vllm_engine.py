@@ -87,7 +87,7 @@ class VllmEngine:
     def generate(self, requests: Sequence[Request]) -> list[Response]:
         """One response per request, in order; UserError if one may become longer than the KV cache has room for.
 
-        A response with a tool is sampled up to its next call, then goes on behind the tool's output, with another seed.
+        A response with a tool is sampled up to its next call, and continues after the tool's output with another seed.
         """
         longest = max((len(r.prompt_ids) + r.max_tokens for r in requests), default=0)
         if longest > self._longest:
@@ -158,7 +158,7 @@ class VllmEngine:
 
 
 def _rest(request: Request, before: Response, turn: int) -> Request:
-    """The request for what is left of a response after ``before``."""
+    """The request for the rest of a response after ``before``."""
     if not turn:
         return request
     prompt, left = request.prompt_ids + before.ids, request.max_tokens - len(before.ids)
@@ -166,7 +166,7 @@ def _rest(request: Request, before: Response, turn: int) -> Request:
 
 
 def _joined(request: Request, before: Response, part: Response) -> Response:
-    """``part`` behind ``before``, and the tool's output behind it where it ends with a call."""
+    """``before`` followed by ``part`` and, if this ends with a call of a tool, by the tool's output."""
     if request.tool is None or before.mask is None:
         return part
     ids = before.ids + part.ids
@@ -192,7 +192,7 @@ def machine_settings(context: int, kv_gib: float | None, colocated: bool, reserv
     return {
         # Half of what the trainer leaves; the other half is for the engine's weights and activations.
         "kv_cache_memory_bytes": int(kv_gib * GIB) if kv_gib else max(free - reserved, free // 4) // 2,
-        # Has no effect beside the line above, but vLLM checks at the start that this share is free.
+        # The line above replaces this, but vLLM checks at its start that this share is free.
         "gpu_memory_utilization": 0.9 * free / total,
         "enable_sleep_mode": colocated,
         "device_ids": [torch.cuda.current_device()],  # the trainer's, where several ranks have one each

@@ -41,14 +41,14 @@ class ModelGroup:
     models: list[EvaluatedModel]
     name: str = ""
     is_only_start: bool = False  # the initial model of a study whose runs all begin from it
-    study: Study | None = None  # that it is an arm of, where its record can be read
+    study: Study | None = None  # the study of the arm, if its record can be read
 
     def records(self, benchmark: str) -> dict[str, BenchmarkRecord]:
         """Seed → record, for seeds evaluated on ``benchmark``."""
         return {m.seed: m.records[benchmark] for m in self.models if benchmark in m.records}
 
     def scores(self, benchmark: str, seeds: Sequence[str] | None = None) -> NDArray[np.float64]:
-        """Score per problem [units, problems] of ``seeds`` (default: all); units as of `start.by_unit`."""
+        """Score per problem [units, problems] of ``seeds`` (default: all), with the units of `start.by_unit`."""
         import numpy as np
 
         records = self.records(benchmark)
@@ -125,7 +125,7 @@ def check_same_protocol(groups: Sequence[ModelGroup], anyway: bool) -> list[str]
 
 def _find(path: Path, given: Path) -> list[ModelGroup]:
     if not path.exists():
-        raise UserError(f"{given}: there is nothing here.")
+        raise UserError(f"{given}: no such file or folder.")
     if path.is_file():
         folder = EvaluationFolder(path.parent)
         if path != folder.record:
@@ -163,7 +163,7 @@ def _of_study(study: StudyFolder) -> list[ModelGroup]:
         seed = name.rpartition("/seed")[2]
         groups.setdefault(folder.path.parents[1], []).append(_model(folder, seed))
     recorded = None
-    with suppress(UserError):  # records are compared without their study, too, or with one of an earlier version
+    with suppress(UserError):  # records can be compared without a readable study
         recorded = load_recorded_study(study.study)
     one = recorded is not None and recorded.model.starts == 1
     return [ModelGroup(path, models, "", one and path.name == START, recorded) for path, models in groups.items()]

@@ -1,6 +1,6 @@
 """Finished, running and stopped jobs of a study: marker files, locks, and the status of a run.
 
-The kernel releases a lock when its process ends, however it ends, so locks are never stale.
+The kernel releases a lock when its process ends or is killed, so locks are never stale.
 """
 
 from __future__ import annotations
@@ -78,7 +78,10 @@ def start_job(done: Path) -> None:
 
 
 def _lock(path: Path, kind: int, until_exit: bool = True) -> bool:
-    """Whether ``path`` could be locked, briefly or ``until_exit``. On file systems without locks it always can."""
+    """Lock ``path``, ``until_exit`` or only for a moment; returns whether that was possible.
+
+    On file systems without locks nothing is locked, and the result is True.
+    """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:

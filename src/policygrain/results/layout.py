@@ -77,7 +77,7 @@ class RunFolder(Folder):
     summary = Inside("summary.json", Path)  # written last, so a run with a summary has ended
     metrics = Inside("metrics.jsonl", Path)  # a line per step; determined by the seed
     timings = Inside("timings.jsonl", Path)  # a line per step; not reproducible
-    status = Inside("status.json", Path)  # whether it is being trained, has ended, failed or was stopped; with times
+    status = Inside("status.json", Path)  # whether the run is in training, has ended, failed or was stopped; with times
     mtp_heads = Inside("mtp_heads.json", Path)  # losses and cost of warming up the prediction heads
     checkpoints = Inside("checkpoints", Path)
     verl = Inside("verl", Path)  # where verl trains the run: its configuration, logs, rollouts and checkpoints

@@ -72,13 +72,13 @@ class RoundRow(Entry):
     method: str
     updates: int
     reward: float  # accuracy of samples on validation problems, 0 to 1
-    before: float  # that of the same problems and sampling seeds before the round
+    before: float  # accuracy on the same problems with the same sampling seeds, before the round
     clip_fraction: float  # mean over the updates so far
     gradient_norm: float
     kl_old: float  # of the last update
-    entropy: float  # of the last update's minibatch, before it
-    # Mean entropy per token on all responses of the pool, the same states for all methods. Of the last row of a round;
-    # records of older versions have none.
+    entropy: float  # of the last update's minibatch, before this update
+    # Mean entropy per token on all responses of the pool, the same states for all methods. Only in the last row of a
+    # round; records of older versions have none.
     pool_entropy: float | None = None
     pool_entropy_before: float | None = None
 
@@ -100,11 +100,11 @@ class CaseEstimator(Entry):
     ratio: dict[str, Any]
     clip: tuple[float, float] | None  # widths of the clip range below and above 1
     cosine: float  # of the expected update with the exact gradient
-    push: float  # of the expected update on the logit of x1
+    push: float  # the expected update of the logit of x1
     bias: float  # |expected update − exact gradient| / |exact gradient|
     batch_cosine: Measured  # of updates from single batches with the exact gradient
     difference: Measured  # of the expected reward, averaged over all updates
-    doses: list[Measured]  # the same at the case's `doses`; empty with a clip
+    doses: list[Measured]  # this difference at each of the case's `doses`; empty with a clip
 
 
 class CaseRecord(Entry):
@@ -115,13 +115,13 @@ class CaseRecord(Entry):
     prediction: str
     order: str  # the prediction as a formula
     settings: dict[str, Any]
-    exact_push: float  # the exact gradient by the logit of x1
-    dose: str  # what is varied
+    exact_push: float  # the exact gradient with respect to the logit of x1
+    dose: str  # the quantity that is varied
     doses: list[float]
     estimators: list[CaseEstimator]
 
     def of(self, name: str, clipped: bool = False) -> CaseEstimator:
-        """The estimator of this name. KeyError where there is none."""
+        """The estimator of this name, with or without a clip. KeyError if there is none."""
         for estimator in self.estimators:
             if estimator.name == name and (estimator.clip is not None) == clipped:
                 return estimator
@@ -139,15 +139,18 @@ class CasesRecord(Record):
 
 
 class MapMethod(Entry):
-    """One method in one cell of the map, on the policies of the reference; ``difference`` is of its own training."""
+    """One method in one cell of the map.
+
+    ``cosine``, ``bias`` and ``snr`` are measured on the policies of the reference, ``difference`` in its own training.
+    """
 
     name: str
     clip: tuple[float, float] | None
     cosine: Measured  # of the expected estimate with the exact gradient
     bias: Measured  # |expected estimate − exact gradient| / |exact gradient|, of the means over problems
     snr: Measured  # |expected estimate|² / total variance of the estimate from one batch, of the means over problems
-    difference: Measured  # of the expected reward, mean over a run, to that of the reference, in points
-    p: float  # of no such difference, corrected by Holm's method over the whole map
+    difference: Measured  # of the expected reward, averaged over a run, from that of the reference, in points
+    p: float  # p-value of this difference, corrected by Holm's method over the whole map
 
 
 class MapCell(Entry):
@@ -155,11 +158,11 @@ class MapCell(Entry):
 
     age: int  # of rollouts, in steps
     length: int  # of a response, in tokens
-    group: int  # how many tokens a part of the reward depends on
+    group: int  # tokens that each part of the reward depends on
     learning_rate: float
     nats: Measured  # KL divergence from the behaviour policy to the present one, per token
-    enumerated: int  # problems of the exact expectations: the first ones
-    area: Measured  # expected reward of the reference, mean over a run, in percent
+    enumerated: int  # problems, the first ones, whose expectations are exact
+    area: Measured  # expected reward of the reference, averaged over a run, in percent
     reference: MapMethod
     methods: list[MapMethod]
 

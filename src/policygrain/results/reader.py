@@ -240,7 +240,7 @@ class StudyResults:
 
     @cached_property
     def estimator_records(self) -> list[EstimatorsRecord]:
-        """The estimators, measured on each initial model."""
+        """The records of the gradient estimators, one for each measured initial model."""
         return self._measured(EstimatorsRecord, "estimators", self.folder.estimators)
 
     @cached_property
@@ -250,7 +250,7 @@ class StudyResults:
 
     @cached_property
     def round_records(self) -> list[RoundsRecord]:
-        """One round by each method, from each initial model."""
+        """The records of one round by each method, one for each measured initial model."""
         return self._measured(RoundsRecord, "rounds", self.folder.rounds)
 
     @cached_property
@@ -271,7 +271,7 @@ class StudyResults:
 
     @cached_property
     def untrained(self) -> set[str]:
-        """Arms of which a run made no optimizer step: its final model is the initial model."""
+        """Arms with a run that made no optimizer step, so its final model is the initial model."""
         return {run.arm for run, summary in self.summaries.items() if summary.final.updates == 0}
 
     @property
@@ -285,7 +285,7 @@ class StudyResults:
         return [arm.name for arm in arms_of(section, self.study)] if section else []
 
     def scores(self, arm: str, benchmark: str, clean: bool = False, column: str = "per_problem") -> NDArray[np.float64]:
-        """Score per problem [units, problems], as `start.by_unit`; ``clean`` leaves out problems seen in training.
+        """Score per problem [units, problems], by `start.by_unit`; ``clean``: without problems seen in training.
 
         ``column``: `per_problem`, or `greedy`.
         """

@@ -35,7 +35,7 @@ class Environment(Entry):
     hardware: str
     ranks: int = 1
     compute: str = "float32"  # precision of the passes of a training run
-    engine: str = "policygrain"  # that trained a run: this package, or the engine of an imported run
+    engine: str = "policygrain"  # the trainer of a run: this package, or the engine of an imported run
 
 
 class RunInputs(Entry):
@@ -239,7 +239,7 @@ def write_record(path: Path, record: Record) -> None:
 
 
 def read_record(kind: type[AnyRecord], path: Path, again: str) -> AnyRecord:
-    """The record in ``path``. UserError names the file, the error, and by ``again`` how to create the record again."""
+    """The record in ``path``. UserError names the file and the error, and ends with the remedy ``again``."""
     return parse_record(kind, read_json(path, again), str(path), again)
 
 

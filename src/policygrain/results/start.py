@@ -1,4 +1,4 @@
-"""Initial models of a study's runs: which runs share one, and the identity of one that the pipeline does not build."""
+"""Initial models of a study's runs: which runs share one, and the identity of pretrained ones."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def by_unit(study: Study, seeds: Iterable[Any], values: NDArray[np.float64]) -> 
 def start_identity(study: Study, folder: StudyFolder) -> str | None:
     """The digest of the initial model's folder, or its commit on the hub; None for tiny models.
 
-    For a model that is not available, the one recorded by the runs in ``folder``; None if there are none.
+    If the model is not available, the identity that runs in ``folder`` recorded; None if there are no runs.
     """
     if study.model.start == "tiny":
         return None

@@ -84,7 +84,7 @@ def test_projections_are_those_of_the_gradients_of_autograd(start: str, rollouts
 
 
 def test_the_step_must_be_one_of_the_file(start: str, rollouts: Rollouts) -> None:
-    with pytest.raises(UserError, match="--step 5: the rollouts are of 0"):
+    with pytest.raises(UserError, match="--step 5: the rollouts are of steps 0"):
         gradient_cosines(Work(rollouts), start, 5, 8, 2, 1.0, 0)
 
 

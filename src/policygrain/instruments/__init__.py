@@ -1,1 +1,1 @@
-"""Instruments: measurements on the policies of a study without whole training runs (estimators, rounds)."""
+"""Instruments: measurements without whole training runs, on policies of a study or on policies with exact gradients."""

@@ -18,9 +18,9 @@ from .quality import Updates, blocks_for
 
 
 class Estimation(Instrument[EstimatorsRecord]):
-    """The updates of all methods, on the same batches, at each distance from the policy that sampled them.
+    """The updates of all methods on the same batches, at each distance from the policy that sampled them.
 
-    If no policy has a gradient there are no rows, and a note says so.
+    A policy without a gradient gets no rows; a note says so.
     """
 
     name, record = "estimators", EstimatorsRecord
@@ -32,9 +32,9 @@ class Estimation(Instrument[EstimatorsRecord]):
         self.accuracy: dict[str, float] = {}
 
     def stage(self, measured: MeasuredPolicy) -> None:
-        """Sample once, then compare at each distance (`estimators.updates`)."""
+        """Sample once, then compare after each number of updates by the reference (`estimators.updates`)."""
         spec, steps, saved = self.spec, measured.steps, measured.save()
-        # All are sampled from the behaviour policy, before the first update away from it.
+        # Both pools are sampled from the behaviour policy, before the first update changes it.
         prompts = spec.batches * spec.prompts_per_update
         pool = measured.pool(prompts, "batches", steps, needs=all_needs(self.methods))
         path = measured.pool(max(1, *spec.updates) * spec.prompts_per_update, "path", steps)
@@ -47,7 +47,7 @@ class Estimation(Instrument[EstimatorsRecord]):
         measured.restore(saved)
 
     def entries(self, measured: MeasuredPolicy) -> dict[str, Any]:
-        """Accuracies, sizes and notes."""
+        """Accuracy of each measured policy, sizes of samples, and notes."""
         group = measured.settings.group
         return {
             "accuracy": self.accuracy,

@@ -55,7 +55,7 @@ def reward(tokens: Tensor, rewards: Tensor) -> Tensor:
 
 
 def expected_reward(logits: Tensor, rewards: Tensor) -> Tensor:
-    """J, group by group: only the last token of a group matters for the next. [policies]."""
+    """J, computed group by group: the next group depends only on the last token of a group. [policies]."""
     _, groups, combinations = rewards.shape
     words = every_response(combinations.bit_length() - 1)
     state = torch.tensor([[1.0, 0.0]], dtype=torch.float64).expand(len(logits), -1)
@@ -76,7 +76,7 @@ def exact_gradient(logits: Tensor, rewards: Tensor) -> Tensor:
 
 
 def scores(log_probs: Tensor, tokens: Tensor) -> Tensor:
-    """∇log π of each token by its logit; by all others it is 0. [policies, responses, tokens]."""
+    """Derivative of each token's log π by its own logit; by other logits it is 0. [policies, responses, tokens]."""
     return (2 * tokens - 1) * (1 - log_probs.exp())
 
 

@@ -48,14 +48,14 @@ Curves = Mapping[tuple["Case", "Estimator"], Tensor]  # expected reward by updat
 
 @dataclass(frozen=True)
 class Case:
-    """A policy, how the one that samples for it differs, and what theory predicts."""
+    """A present policy, a behaviour policy that samples for it, and what theory predicts for ratios between them."""
 
     name: str
     title: str
     prediction: str
     order: str  # the prediction as a formula
-    p_x2: float  # present probability of x2 = 1 after x1 = 1, where the expected update is measured
-    old_p_x2: float  # that of the behaviour policy; training starts here
+    p_x2: float  # probability of x2 = 1 after x1 = 1 under the present policy, at which the expected update is measured
+    old_p_x2: float  # the same under the behaviour policy; training starts here
     updates_per_batch: int = 1
     drift: float = 0.0  # sd of the difference of the behaviour policy's logits on irrelevant tokens
     mismatch: float = 0.0  # sd of the noise on each recorded log-probability
@@ -74,11 +74,6 @@ class Case:
         """The same case with another value of what is varied."""
         return replace(self, **{self.dose: type(getattr(self, self.dose))(dose)})
 
-    @property
-    def is_random(self) -> bool:
-        """Whether the behaviour policy or the recorded log-probabilities are random."""
-        return self.drift > 0 or self.mismatch > 0
-
 
 @dataclass(frozen=True)
 class Estimator:
@@ -96,8 +91,7 @@ class Estimator:
     @cached_property
     def method(self) -> Method:
         """The method that computes it."""
-        parts = {"ratio": self.ratio, "clip": self.clip}
-        return method("reinforce", advantage="dr_grpo", **{k: part.data() for k, part in parts.items()})
+        return method("reinforce", advantage="dr_grpo", ratio=self.ratio.data(), clip=self.clip.data())
 
 
 CASES = (
@@ -108,7 +102,6 @@ CASES = (
         "equal, where all tokens have equal weight",
         p_x2=0.15,
         old_p_x2=0.15,
-        dose="first",
         doses=(0, 2, 4, 6),
     ),
     Case(
@@ -150,36 +143,31 @@ CASES = (
 )
 
 
-def _joint(size: int) -> Block:
-    return Block(size=size, layout="tiled", weights="joint", edges="normalised")
-
-
 RATIOS: dict[str, Part] = {
     "none": NoRatio(),
     "token": TokenRatio(),
     "MPO block, K=5": Block(),
     "MPO block, K=5, normalised": Block(edges="normalised"),
-    "joint block, K=2": _joint(2),
-    "joint block, K=4": _joint(4),
+    "joint block, K=2": Block(size=2, layout="tiled", weights="joint", edges="normalised"),
+    "joint block, K=4": Block(size=4, layout="tiled", weights="joint", edges="normalised"),
     "sequence": SequenceRatio(),
     "prefix": PrefixRatio(),
     "prefix, own gradient": PrefixRatio(gradient="own"),
     "product": ProductRatio(),
     "product, cap 2": ProductRatio(cap=2.0),
 }
-# Differences are to this one.
-BASELINE = "token"
-# Their tokens do not have equal weight on-policy, so they do not tie with the others there.
+BASELINE = "token"  # the ratio whose reward is subtracted from that of others
+# The tokens of these do not have equal weight on-policy, so their estimates there differ from those of the others.
 UNEQUAL_WEIGHTS = ("MPO block, K=5", "prefix")
 
 
 def estimators(clips: Sequence[Part] = (NO_CLIP, BAND)) -> list[Estimator]:
-    """Every ratio with every one of these clips."""
+    """Every ratio with each of these clips."""
     return [Estimator(name, ratio, clip) for clip in clips for name, ratio in RATIOS.items()]
 
 
 def start(x1: float, x2: float, irrelevant: int) -> Tensor:
-    """Logits of one policy with these probabilities of x1 = 1 and of x2 = 1 after it; the others are fair. [1, …]."""
+    """Logits of one policy with these probabilities of x1 = 1 and of x2 = 1 after it; others are 0.5. [1, logits]."""
     return torch.tensor([[x1, x2, *[0.5] * (1 + irrelevant)]], dtype=torch.float64).logit()
 
 
@@ -220,7 +208,7 @@ def exact_gradient(logits: Tensor) -> Tensor:
 def update(
     method: Method, logits: Tensor, tokens: Tensor, old_log_probs: Tensor, advantages: Tensor, first: int
 ) -> Tensor:
-    """The estimate of ∇J for each policy: −∇ loss, per response instead of per token. [seeds, logits]."""
+    """The estimate of ∇J for each policy: −∇ of the loss as a mean over responses, not over tokens. [seeds, logits]."""
     logits = logits.detach().requires_grad_()
     now = log_probs(logits, tokens, first)
     (gradient,) = torch.autograd.grad(now, logits, token_weights(method, now, old_log_probs, advantages))
@@ -228,7 +216,7 @@ def update(
 
 
 def token_weights(method: Method, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor) -> Tensor:
-    """The factor c_t Â of each token's ∇log π in the estimate of ∇J by its response. [seeds, responses, tokens]."""
+    """The factor of each token's ∇log π in the estimate of ∇J from its response. [seeds, responses, tokens]."""
     now = log_probs.detach().requires_grad_()
     batch = TokenBatch(
         log_probs=now.flatten(0, 1),
@@ -241,13 +229,13 @@ def token_weights(method: Method, log_probs: Tensor, old_log_probs: Tensor, adva
 
 
 def expected_update(method: Method, case: Case) -> Tensor:
-    """The mean over all batches, by enumeration of all responses and rewards; [logits].
+    """The expected update, exact by enumeration of all responses and rewards. [logits].
 
-    Where the case is random, the mean is over ``DRAWS`` draws. The baseline of the advantage is the behaviour policy's
-    expected reward, as in an endless group.
+    With drift or mismatch, it is the mean over ``DRAWS`` draws of these. The baseline of the advantage is the behaviour
+    policy's expected reward, as in an infinite group.
     """
     generator = torch.Generator().manual_seed(0)
-    draws = DRAWS if case.is_random else 1
+    draws = DRAWS if case.drift or case.mismatch else 1
     present = _present(case).expand(draws, -1)
     behaviour = drifted(_behaviour(case).expand(draws, -1), case, generator)
     responses = chains.every_response(case.tokens)
@@ -258,8 +246,8 @@ def expected_update(method: Method, case: Case) -> Tensor:
     reward = (torch.arange(2 * half) < half).to(old.dtype)
     probability = old.sum(-1).exp() * torch.where(reward == 1, wins, 1 - wins)
     baseline = (probability * reward).sum(1, keepdim=True)
-    # Surrogates are homogeneous in the advantage, so a response's probability can be a factor of its advantage. The
-    # loss is a mean over rows, so the probability is multiplied by their number.
+    # Surrogates are homogeneous in the advantage, so an advantage can contain its response's probability as a factor.
+    # The loss is a mean over rows, so this is multiplied by their number.
     advantages = (reward - baseline) * probability * tokens.shape[1]
     return update(method, present, tokens, mismatched(old, case, generator), advantages, case.first).mean(0)
 
@@ -267,7 +255,7 @@ def expected_update(method: Method, case: Case) -> Tensor:
 def batch_cosines(method: Method, case: Case) -> Tensor:
     """Cosine of the update from one batch of ``BATCH`` responses with the exact gradient. [batches].
 
-    0 for a batch without a gradient: all rewards equal.
+    0 for a batch without a gradient, in which all rewards are equal.
     """
     generator = torch.Generator().manual_seed(1)
     present = _present(case).expand(BATCHES, -1)
@@ -279,8 +267,8 @@ def batch_cosines(method: Method, case: Case) -> Tensor:
 def train(method: Method, case: Case, seeds: int) -> Tensor:
     """Expected reward after 0, 1, … ``UPDATES`` updates, for all seeds at once. [UPDATES + 1, seeds].
 
-    The behaviour policy is the present one of the last multiple of ``updates_per_batch``. Random numbers depend on the
-    seed and the update only, so estimators can be compared in pairs.
+    The behaviour policy is renewed every ``updates_per_batch`` updates. Random numbers depend only on the seed and the
+    update, so estimators can be compared in pairs.
     """
     generator = torch.Generator().manual_seed(2)
     logits = _behaviour(case).expand(seeds, -1)

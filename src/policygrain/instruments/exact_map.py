@@ -1,7 +1,8 @@
 """The map of regimes on random policies: age of rollouts × length, dependence between tokens or learning rate.
 
-A run is one of `studies/phase-ranges.yaml` in small: as many steps, as many responses in a step, Adam, and rollouts
-that are ``age`` steps old. All methods see the same problems and random numbers. On-policy, they are all the same.
+A run is a small version of one of `studies/phase-ranges.yaml`, with as many steps and responses per step, Adam, and
+rollouts that are ``age`` steps old. All methods see the same problems and random numbers. On-policy, all methods make
+the same updates.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ UNCLIPPED = [
     Estimator("product", ProductRatio()),
     Estimator("product, cap 2", ProductRatio(cap=2.0)),
 ]
-# Chosen on problems of their own (docs/cases.md); from low = 1 on, nothing is below the range.
+# Chosen on other problems (docs/cases.md). With low = 1, no ratio is below the range.
 CLIPS = {
     "token": PpoClip(low=1.0, high=8.96),
     "block": PpoClip(low=1.0, high=8.96),
@@ -51,7 +52,7 @@ CLIPS = {
 
 @dataclass(frozen=True)
 class Cell:
-    """A regime. The rewards are of groups of ``group`` tokens."""
+    """A regime. Each group of ``group`` consecutive tokens has a reward; ``age``: of rollouts, in optimizer steps."""
 
     age: int
     length: int = 8
@@ -69,7 +70,7 @@ CELLS = list(
 
 
 def run(method: Method, cell: Cell, seeds: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Expected reward after every ``EVERY`` steps [points, seeds], and the policy before each step and at the end."""
+    """Expected reward every ``EVERY`` steps [STEPS / EVERY, seeds], and all policies of the run [STEPS + 1, …]."""
     generator = torch.Generator().manual_seed(seed)
     logits, rewards = chains.problems(seeds, cell.length, cell.group, generator)
     adam = torch.optim.Adam([logits], lr=cell.learning_rate, betas=BETAS, maximize=True)
@@ -86,7 +87,7 @@ def run(method: Method, cell: Cell, seeds: int, seed: int = 0) -> tuple[Tensor, 
 
 
 def estimates(method: Method, logits: Tensor, behaviour: Tensor, tokens: Tensor, advantages: Tensor) -> Tensor:
-    """Contribution of each token to the estimate of ∇J by its response, at its logit. [policies, responses, tokens]."""
+    """Contribution of each token, at its logit, to the estimate of ∇J. [policies, responses, tokens]."""
     now, old = (chains.log_probs(policy, tokens) for policy in (logits, behaviour))
     return token_weights(method, now, old, advantages) * chains.scores(now, tokens)
 
@@ -94,7 +95,7 @@ def estimates(method: Method, logits: Tensor, behaviour: Tensor, tokens: Tensor,
 def moments(method: Method, logits: Tensor, behaviour: Tensor, rewards: Tensor) -> tuple[Tensor, Tensor]:
     """Expectation [policies, tokens, 2] and total variance [policies] of the estimate from one response, exactly.
 
-    The baseline of the advantage is the behaviour policy's expected reward, as in an endless group.
+    The baseline of the advantage is the behaviour policy's expected reward, as in an infinite group.
     """
     tokens = every_response(logits.shape[1]).expand(len(logits), -1, -1)
     probability = chains.log_probs(behaviour, tokens).sum(-1).exp()
@@ -113,17 +114,11 @@ def run_map(seeds: int) -> MapRecord:
     cells = [_cell(cell, methods, seeds) for cell in Progress(CELLS, "cells", len(CELLS))]
     p = iter(holm([m.p for cell in cells for m in cell.methods]))
     cells = [c.model_copy(update={"methods": [m.model_copy(update={"p": next(p)}) for m in c.methods]}) for c in cells]
-    return MapRecord(
-        commit=made_by,
-        seeds=seeds,
-        batch=BATCH,
-        steps=STEPS,
-        cells=cells,
-    )
+    return MapRecord(commit=made_by, seeds=seeds, batch=BATCH, steps=STEPS, cells=cells)
 
 
 def text(record: MapRecord) -> str:
-    """A row per cell for the terminal: differences to the reference, with a star where they are shown."""
+    """A row per cell for the terminal: differences from the reference, with a star if they are shown (Holm)."""
     names = [m.name + (f" {m.clip[0]:g}/{m.clip[1]:g}" if m.clip else "") for m in record.cells[0].methods]
     header = ["age", "rate", "length", "group", "nats", "none", *names]
     rows = [

@@ -1,13 +1,14 @@
 """Episodes of turns with tool output, stopping and rewards of turns, whose true gradient is known.
 
-In a turn the policy reads an observation (a fair coin, the tool's output), writes a content token and then decides, but
-for the last turn, whether to take another one. A row of tokens is (observation, content, another turn) for each turn;
-observations, and all after the episode's end, are outside the mask. Logits are [turns, observation, 2]: of content 1
-and of another turn. A turn has a reward that depends on observation and content, and the episode one that depends on
-the turn in which it ends and on all contents.
+In a turn the policy reads an observation (a fair coin, the tool's output), writes a content token and then, except in
+the last turn, decides whether to take another turn. A row of tokens is (observation, content, another turn) for each
+turn; observations, and all tokens after the episode's end, are outside the mask. Logits are [turns, observation, 2]: of
+content 1 and of another turn. A turn has a reward that depends on observation and content. The episode has a reward
+that depends on the turn in which it ends and on all contents.
 
-A group has every episode as often as the behaviour policy samples it, so its means are expectations, and the estimates
-that the losses of training give are expected estimates. That needs probabilities that are multiples of 1/``draws``.
+A group contains every episode in proportion to its probability under the behaviour policy, so means over the group are
+expectations, and the updates by the losses of training are expected updates. For this, probabilities have to be
+multiples of 1/``draws``.
 """
 
 from __future__ import annotations
@@ -58,18 +59,18 @@ class Group:
 
     @property
     def returns(self) -> Tensor:
-        """Of each episode. [episodes]."""
+        """The return of each episode. [episodes]."""
         return self.rewards.total[0]
 
 
 def problem(turns: int, generator: torch.Generator) -> Problem:
-    """Rewards uniform between 0 and 1."""
+    """A problem with random rewards, uniform between 0 and 1."""
     shapes = (turns, 2, 2), (turns, 2**turns)
     return Problem(*(torch.rand(shape, generator=generator, dtype=torch.float64) for shape in shapes))
 
 
 def group(task: Problem, chances: Tensor, draws: int) -> Group:
-    """Every episode, as often as sampled. ``chances``: probabilities × ``draws``, [turns, observation, 2], integers."""
+    """All episodes, in proportion to their probability: ``chances`` / ``draws``, integers [turns, observation, 2]."""
     turns = len(chances)
     sizes = [2, draws, draws] * turns
     sizes[-1] = 1  # the last turn has no other after it
@@ -93,7 +94,7 @@ def group(task: Problem, chances: Tensor, draws: int) -> Group:
 
 
 def log_probs(logits: Tensor, episodes: Group) -> Tensor:
-    """Log-probability of each token of the policy; those of observations mean nothing. [episodes, 3 · turns]."""
+    """Log-probability of each token that the policy writes, and 0 for observations. [episodes, 3 · turns]."""
     seen, wrote, goes_on = episodes.tokens.unflatten(1, (-1, 3)).unbind(2)
     logit = logits[torch.arange(len(logits)), seen]
     chosen = torch.stack([wrote, goes_on], 2)
@@ -110,7 +111,7 @@ def exact_gradient(logits: Tensor, episodes: Group, values: Tensor | None = None
 
 
 def expected_update(chosen: Method, logits: Tensor, episodes: Group) -> Tensor:
-    """−∇ loss by the logits, per episode; the method has a mean over tokens."""
+    """−∇ of the loss by the logits, per episode, for a method that aggregates by a mean over tokens."""
     logits = logits.detach().requires_grad_()
     of_turns = chosen.advantages(episodes.rewards)[0]
     batch = TokenBatch(
@@ -131,8 +132,8 @@ def estimator(ratio: str, advantage: str) -> Method:
 def agreement(problems: int, shift: float) -> dict[tuple[str, str], float]:
     """Mean cosine of the expected update with the true gradient, by ratio and advantage, over random problems.
 
-    Of three turns. The behaviour policy tosses fair coins; the present one has normal logits of standard deviation
-    ``shift``, 0: the same policy.
+    Episodes have up to three turns. All probabilities of the behaviour policy are 0.5; the logits of the present policy
+    are normal with standard deviation ``shift`` (0: on-policy).
     """
     generator, turns = torch.Generator().manual_seed(0), 3
     total = {(ratio, advantage): 0.0 for ratio in RATIOS for advantage in ADVANTAGES}
@@ -147,11 +148,11 @@ def agreement(problems: int, shift: float) -> dict[tuple[str, str], float]:
 
 
 def signal_to_noise(turns: int, decisions: int, generator: torch.Generator) -> tuple[dict[str, float], float]:
-    """Signal to noise of one episode's estimate, by advantage, and the share of the return's variance that is linear.
+    """Signal-to-noise ratio of one episode's estimate, by advantage, and the linear share of the return's variance.
 
-    Each turn is a fair coin with a logit of its own, and the return a random function of the first ``decisions``. The
-    advantage is that of the response for all turns, the same for the turns that matter alone (`decisions`), or that of
-    an exact critic.
+    Each turn is a fair coin with its own logit, and the return is a random function of the first ``decisions`` turns.
+    The advantage is that of the response in all turns (`response`) or only in those turns (`decisions`), or that of an
+    exact critic (`critic`).
     """
     tokens = every_response(turns)[0]
     number = (tokens[:, :decisions] @ 2.0 ** torch.arange(decisions, dtype=torch.float64)).long()

@@ -24,9 +24,9 @@ def estimate(
 ) -> Estimates:
     """The update −∂loss/∂parameters of each method on one batch, before any clipping of its norm. Flat, float32.
 
-    ``rewards`` [prompts, group]; each method computes its own advantages of them. Losses are computed on the whole
+    ``rewards`` [prompts, group]; each method computes its own advantages from them. Losses are computed on the whole
     batch from one forward pass without gradient. Their derivatives by log-probabilities and entropies are then the
-    weights of the backward passes. Random choices of a loss are keyed by ``seed``, the same for all.
+    weights of the backward passes. Random choices of a loss are keyed by ``seed``, the same for all methods.
     """
     now = measured.policy.score(batch.sequences, measured.settings)
     wanted, metrics = [], []
@@ -46,9 +46,9 @@ def measure_truths(
 ) -> tuple[list[Truth], float]:
     """The on-policy gradient of each aggregation with the advantage reward − mean, and the accuracy of the responses.
 
-    It is what an unbiased estimator with this aggregation has as its mean: (1/N) Σ A ∇log π with the aggregation's
-    weights over all N responses to ``prompts`` prompts. A custom aggregation may read no log-probabilities: here they
-    are 0.
+    The on-policy gradient is the mean of an unbiased estimator with this aggregation: (1/N) Σ A ∇log π with the
+    aggregation's weights, over all N responses to ``prompts`` prompts. A custom aggregation must not read
+    log-probabilities, which are 0 here.
     """
     pool = measured.pool(prompts, "truth", *key)
     rollouts, sequences = pool.rollouts, pool.batch.sequences
@@ -79,8 +79,9 @@ def weighted_gradients(
 ) -> list[Tensor | None]:
     """Σ weights · ∂(log π, entropy)/∂parameters over the responses ``rows``, for each of ``wanted``.
 
-    Each has weights of log π and, where it depends on them, of entropies. [batch, tokens]. ``None``: all are 0. Equal
-    ones share a backward pass; responses that no weight depends on are left out.
+    An item of ``wanted`` has the weights of log π and, if it depends on entropies, those of entropies, each [batch,
+    tokens]. The gradient of an item whose weights are all 0 is None. Items with equal weights share a backward pass;
+    responses whose weights are all 0 are left out.
     """
     stacked = [torch.stack([w[rows] for w in weights]) for weights in wanted]
     first = [next(j for j, other in enumerate(stacked) if torch.equal(other, one)) for one in stacked]

@@ -41,17 +41,17 @@ class Instrument(ABC, Generic[R]):
 
     @abstractmethod
     def stage(self, measured: MeasuredPolicy) -> None:
-        """Measure the methods on the policy, which is left as it was."""
+        """Measure the methods on the policy, and restore the policy."""
 
     @abstractmethod
     def entries(self, measured: MeasuredPolicy) -> dict[str, Any]:
-        """What the record has besides `rows` and the entries of every measurement."""
+        """The fields of the record that only this instrument has."""
 
 
 def measure(instrument: type[Instrument[R]], study: Study, seed: int, start: str, data: DataFolder, out: Path) -> R:
     """Measure the initial model ``start`` of ``seed``, and write the record to ``out``.
 
-    UserError for more prompts than there are, before anything is computed.
+    UserError, before anything is computed, if the measurement needs more prompts than there are.
     """
     name = instrument.name
     spec = getattr(study, name)
@@ -89,8 +89,8 @@ def measure_starts(
 ) -> Iterator[R]:
     """Measure the initial models of ``seeds``, one after the other, and write their records into the study's results.
 
-    What has been measured is kept. Problems and tiny initial models are made unless they are there. UserError before
-    anything is computed for a study without the section.
+    Records that are up to date are kept. Problems and tiny initial models are made if they are missing. UserError,
+    before anything is computed, for a study without the instrument's section.
     """
     name, data = instrument.name, folder.data
     if getattr(study, name) is None:

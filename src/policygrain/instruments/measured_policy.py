@@ -1,7 +1,7 @@
 """The policy that is measured: an initial model that the reference trained for some steps, and pools of rollouts.
 
-Everything is done by the functions of training (`collect_batches`, `minibatches`, `update`), so that it works for every
-model and engine that training works for. It runs in one process and is never sharded.
+All steps use the functions of training (`collect_batches`, `minibatches`, `update`), so that every model and engine of
+training can be measured. The policy is trained in one process and never sharded.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Pool(NamedTuple):
 class MeasuredPolicy:
     """A policy with its optimizer, an engine and the problems of a study. Sampling seeds are keyed by ``seed``.
 
-    ``steps`` is how many training steps were made. Training and the measurements of both instruments are keyed alike,
-    so estimators and rounds of the same initial model and stage measure the same policy.
+    ``steps`` is the number of training steps made so far. Both instruments use the same keys, so estimators and rounds
+    of the same initial model and stage measure the same policy.
     """
 
     policy: Policy
@@ -167,8 +167,8 @@ class MeasuredPolicy:
         return Collector(stream, self.engine, self.grader, self.renderer, Sampler(), settings, seed)
 
 
-# Training keys that make a run a control or only change its speed or limits: the policies that are measured have none
-# of them. A wild method is a result here, and no reason to stop.
+# Training keys that make a run a control, or change its precision or its old log-probabilities. Measured policies are
+# trained without them, in float32.
 PLAIN: dict[str, Any] = {
     "compute": "float32",
     "shuffle_rewards": False,
@@ -211,7 +211,7 @@ def plain(chosen: Method) -> Method:
 
 
 def all_needs(methods: Sequence[Method]) -> frozenset[str]:
-    """Inputs that any of the methods needs. Imports custom functions."""
+    """The inputs that at least one of the methods needs. Imports custom functions."""
     return frozenset[str]().union(*(m.needs for m in methods))
 
 

@@ -25,16 +25,18 @@ def gradient_cosines(
 ) -> dict[str, Any]:
     """Cosines of objectives' gradients on ``responses`` of a step (None: the first), and of their coefficients there.
 
-    A random direction v of the parameters gives v·∇log π_t of every token t by one pass in forward mode, and with
-    Σ_t c_t (v·∇log π_t) the projection of every objective's gradient, however many there are. UserError if rows have no
-    token ids, or the model's log-probabilities are not those of the file.
+    For a random direction v in parameter space, one pass in forward mode computes v·∇log π_t of every token t. Then
+    Σ_t c_t (v·∇log π_t) is the projection of the gradient of an objective with coefficients c, so the passes serve all
+    objectives. UserError if rows have no token ids, or if the model's log-probabilities are not those of the file.
     """
     rollouts = work.rollouts
     if "ids" not in rollouts.tokens:
         raise UserError("--model: needs token ids: `prompt_ids` and `completion_ids`, or `token_ids` with a mask.")
     step = min(work.steps) if step is None else step
     if step not in work.steps:
-        raise UserError(f"--step {step:g}: the rollouts are of {', '.join(f'{number:g}' for number in work.steps)}.")
+        raise UserError(
+            f"--step {step:g}: the rollouts are of steps {', '.join(f'{number:g}' for number in work.steps)}."
+        )
     chosen = work.steps[step][:responses].tolist()
     model, _ = load_model(start)
     model.set_attn_implementation("eager")  # others have no forward mode
@@ -69,12 +71,12 @@ def gradient_cosines(
 
 
 class Texts(NamedTuple):
-    """Prompts and responses of some rows. All but ``ids`` are of the tokens of the responses, one after another."""
+    """Prompts and responses of some rows. All fields but ``ids`` are [response tokens of all rows]."""
 
-    ids: Tensor  # [rows, tokens], padded on the right, where padding changes nothing before it
-    row: Tensor
-    column: Tensor  # of each token in ``ids``
-    log_probs: Tensor  # of the file
+    ids: Tensor  # [rows, tokens], padded on the right, which does not affect the tokens before
+    row: Tensor  # of each token in ``ids``
+    column: Tensor  # likewise
+    log_probs: Tensor  # from the file
     mask: Tensor
 
     @classmethod
@@ -96,7 +98,7 @@ class Texts(NamedTuple):
         )
 
     def logits(self, model: Any, parameters: dict[str, Tensor]) -> Tensor:
-        """Logits that predict each token. [tokens, vocabulary]."""
+        """The logits that predict each response token. [tokens, vocabulary]."""
         out = functional_call(model, parameters, (self.ids.to(model.device),), {"use_cache": False})
         return out.logits[self.row, (self.column - 1).clamp(min=0)]
 
@@ -116,7 +118,7 @@ def along(model: Any, direction: dict[str, Tensor], texts: Texts, temperature: f
 
 @torch.no_grad()
 def _check(model: Any, texts: Texts, temperature: float) -> None:
-    """UserError if the model does not give the log-probabilities of the file, with the temperature that fits best."""
+    """UserError, which names the temperature that fits best, if the model's log-probabilities are not the file's."""
     logits = texts.logits(model, dict(model.named_parameters()))
     off = {
         candidate: float((texts.score(logits, candidate).double().cpu() - texts.log_probs)[texts.mask].abs().mean())

@@ -1,7 +1,7 @@
-"""The quality of estimators, bias and noise of their updates, from the updates of many batches and the true gradient.
+"""The quality of estimators: bias and noise of their updates, from updates on many batches and the true gradient.
 
-Means are squared without their sampling noise (U-statistics); intervals leave out one block of batches, or of the true
-gradient's responses, at a time (jackknife). Formulas: docs/estimators.md.
+Squared means are corrected for sampling noise (U-statistics). Intervals are by the jackknife, which leaves out one
+block of batches, or of the true gradient's responses, at a time. Formulas: docs/estimators.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Scalar = TypeVar("Scalar", float, Numbers)
 Interval = tuple[float, float, float]  # value, low, high
 CHUNK = 1 << 16  # parameters that are converted to double precision at once
 BLOCKS = 40  # blocks of batches, and of the true gradient's prompts, at most
-MEMORY = 2 * 2**30  # bytes of all block sums, where 3 blocks need no more
+MEMORY = 2 * 2**30  # bytes of all block sums, unless 3 blocks need more
 UNDETERMINED = (-1.0, 1.0)
 
 
@@ -32,7 +32,8 @@ def blocks_for(methods: int, parameters: int, most: int) -> int:
     """Number of blocks, 3 to 40, for the sums of ``methods`` estimators of ``parameters`` parameters.
 
     As many as fit in 2 GiB of float32; fewer make the intervals less certain (Student's t has blocks − 1 degrees of
-    freedom). Three are always kept, whatever they take; of large models measure few methods, or train an adapter.
+    freedom). At least three are kept, even if they need more memory: for large models measure few methods, or train an
+    adapter.
     """
     fit = MEMORY // (4 * parameters * (methods + 2))
     return max(3, min(BLOCKS, most, fit))
@@ -40,7 +41,7 @@ def blocks_for(methods: int, parameters: int, most: int) -> int:
 
 @dataclass(frozen=True)
 class Truth:
-    """The true gradient of an aggregation: means of the gradient of each block of responses, [blocks, parameters]."""
+    """The true gradient of an aggregation, as the mean gradient of each block of responses [blocks, parameters]."""
 
     gradient: Tensor
 
@@ -60,7 +61,7 @@ class Truth:
 
     @property
     def known(self) -> bool:
-        """Whether the gradient can be told from 0: its squared norm is positive, also without any one block."""
+        """Whether the gradient differs from 0: its squared norm is positive, also when any one block is left out."""
         value, left = self.squared_norm
         return value > 0 and bool((left > 0).all())
 
@@ -188,10 +189,10 @@ class Updates:
 def _cosine_of_means(
     along: Mean, by_truth: Numbers, signal: tuple[float, Numbers], norm: tuple[float, Numbers]
 ) -> Interval:
-    """E ĝ · g* / (|E ĝ| |g*|) with both lengths free of noise, so that it may exceed 1.
+    """E ĝ · g* / (|E ĝ| |g*|), with both lengths corrected for noise, so that the value may exceed 1.
 
-    Where nothing is known of the direction of the mean update, the interval is [−1, 1]: the jackknife's is no shorter,
-    or |E ĝ|² without some block is not positive.
+    The interval is [−1, 1] if nothing is known about the direction of the mean update: if the jackknife's interval
+    contains [−1, 1], or |E ĝ|² is not positive when some block is left out.
     """
     value, left = signal
     if value > 0 and bool((left > 0).all()):
@@ -210,14 +211,14 @@ def _cosine_of_means(
 
 
 def _over(signal: float, noise: float) -> float:
-    """Signal over noise; 0 where there is neither, which is a method without any gradient."""
+    """Signal over noise; 0 without noise, which only a method without any gradient has."""
     return signal / noise if noise > 0 else 0.0
 
 
 def products(a: Tensor, b: Tensor) -> Numbers:
     """Inner products of the rows of ``a`` [n, parameters] and ``b`` [m, parameters], in double precision. [n, m].
 
-    There is no copy of the whole of an argument.
+    Arguments are converted in chunks, so neither is copied as a whole.
     """
     total = torch.zeros(len(a), len(b), dtype=torch.float64, device=a.device)
     for start in range(0, a.shape[1], CHUNK):
@@ -229,8 +230,8 @@ def products(a: Tensor, b: Tensor) -> Numbers:
 def squared_mean(total: Scalar, squares: Scalar, n: Any) -> Scalar:
     """An unbiased estimate of |E X|² from n independent X_i: (|Σ X_i|² − Σ |X_i|²) / (n (n − 1)). It may be negative.
 
-    ``total`` is |Σ X_i|², ``squares`` is Σ |X_i|². The plain |mean|² is too large by tr(Cov X) / n, which is most of it
-    where X is the gradient of a few rollouts.
+    ``total`` is |Σ X_i|², ``squares`` is Σ |X_i|². The plain |mean|² is too large by tr(Cov X) / n, which is the larger
+    part of |mean|² if X is the gradient of a few rollouts.
     """
     unbiased: Scalar = (total - squares) / (n * (n - 1))
     return unbiased

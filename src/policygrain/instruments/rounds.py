@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from scipy import stats
 
+from ..analysis.statistics import over_seeds
 from ..objective import Method
 from ..progress import Progress
 from ..provenance import seed_of
@@ -20,10 +20,10 @@ from .measured_policy import MeasuredPolicy, Pool, all_needs, with_advantages
 
 
 class Round(Instrument[RoundsRecord]):
-    """The reward that each method gains from the same pools of rollouts.
+    """The reward after one round of updates by each method on the same pools of rollouts.
 
-    Each method begins with the same weights and optimizer state, makes the same minibatches' updates, and is validated
-    on the same problems with the same sampling seeds.
+    Each method begins with the same weights and optimizer state, makes its updates on the same minibatches, and is
+    validated on the same problems with the same sampling seeds.
     """
 
     name, record = "rounds", RoundsRecord
@@ -40,7 +40,7 @@ class Round(Instrument[RoundsRecord]):
         starts = {n: measured.validate(self._samples(n)) for n in spec.updates}
         self.before[str(steps)] = starts[self.last]
         for number in range(spec.pools):
-            # From the policy as it was before any method changed it: `saved` is restored after each.
+            # Sampled from the policy before its round, because `saved` is restored after each method.
             prompts = self.last * spec.prompts_per_update
             pool = measured.pool(prompts, "round", steps, number, needs=all_needs(self.methods))
             entropy = _pool_entropy(measured, pool)
@@ -51,7 +51,7 @@ class Round(Instrument[RoundsRecord]):
                 measured.restore(saved)
 
     def entries(self, measured: MeasuredPolicy) -> dict[str, Any]:
-        """Rewards before the rounds, and sizes."""
+        """Rewards before the rounds, and sizes of samples."""
         return {
             "before": self.before,
             "responses_per_update": self.spec.prompts_per_update * measured.settings.group,
@@ -59,7 +59,7 @@ class Round(Instrument[RoundsRecord]):
         }
 
     def _samples(self, updates: int) -> int:
-        """Responses per validation problem; comparisons are made at the end of the round, before it one is enough."""
+        """Responses per validation problem: `rounds.samples` after the last update, which is compared; else 1."""
         return self.spec.samples if updates == self.last else 1
 
     def _round(
@@ -71,15 +71,15 @@ class Round(Instrument[RoundsRecord]):
         starts: Mapping[int, float],
         entropy: float,
     ) -> None:
-        """A row for each of `updates`; the policy is left as the last update makes it.
+        """Make a round of updates and add a row for each of `rounds.updates`; the policy is not restored.
 
-        ``starts`` and ``entropy``: rewards, and entropy on the pool, before the round.
+        ``starts`` (by number of updates) and ``entropy``: rewards, and entropy on the pool, before the round.
         """
         spec = self.spec
         batch = TrainingBatch(pool.batch.sequences, with_advantages(pool.batch, pool.rollouts.rewards, chosen))
         clipped = norms = 0.0
         for update in range(1, self.last + 1):
-            # The same random choices of an objective (such as Clip-Cov's) for all methods.
+            # Random choices of objectives (such as Clip-Cov's) are the same for all methods.
             torch.manual_seed(seed_of("instruments", measured.seed, "round", measured.steps, number, update))
             prompts = range((update - 1) * spec.prompts_per_update, update * spec.prompts_per_update)
             metrics = measured.update(batch.rows(pool.rows(prompts)), chosen)
@@ -113,7 +113,7 @@ def _pool_entropy(measured: MeasuredPolicy, pool: Pool) -> float:
 
 
 def text(record: RoundsRecord) -> list[str]:
-    """The record as lines of a table: rewards, and the mean difference to the reference over pools and its interval."""
+    """The record as lines of a table: rewards, and the mean difference from the reference over pools, with interval."""
     lines = []
     for steps, stage in measurement_table([record]).groupby("steps"):
         rewards = 100 * stage.pivot_table("reward", "method", "updates", sort=False)  # means over pools
@@ -122,11 +122,8 @@ def text(record: RoundsRecord) -> list[str]:
         means = last.groupby("method")[["clip_fraction", "gradient_norm"]].mean()
         rows = []
         for name, shown in rewards.iterrows():
-            apart = ends[name] - ends[record.reference]
-            difference = f"{apart.mean():+.1f}"
-            if len(apart) > 1:
-                half = stats.t.ppf(0.975, len(apart) - 1) * stats.sem(apart)
-                difference += f" [{apart.mean() - half:+.1f}, {apart.mean() + half:+.1f}]"
+            mean, low, high = over_seeds((ends[name] - ends[record.reference]).to_numpy())
+            difference = f"{mean:+.1f}" + f" [{low:+.1f}, {high:+.1f}]" * (len(ends) > 1)
             difference = "reference" if name == record.reference else difference
             clipped, norm = means.loc[name]
             rows.append([str(name), *(f"{r:.1f}" for r in shown), difference, f"{clipped:.2%}", f"{norm:.2f}"])

@@ -65,7 +65,7 @@ def name_of(results: StudyResults, arm: str, among: Iterable[str] = ()) -> str:
     """The label of an arm, with a note if training made no optimizer step.
 
     ``among``: the arms that are shown with it. If one of them differs from it only in the updates per batch, the
-    label includes the updates per batch of this arm, too.
+    label includes this arm's updates per batch.
     """
     text = labels(results.study)(arm)
     if "+" not in arm and any(other.startswith(f"{arm}+updates_per_batch=") for other in among):

@@ -151,7 +151,7 @@ def _pairs(records: StudyResults) -> str:
     over = " or ".join(dict.fromkeys(f"{d.n} {d.unit}" for d in differences))
     corrected = f"The p-values of no difference are corrected by Holm's method over the {len(pairs)} pairs."
     once = "All runs begin from one initial model, evaluated once: the error of its score is not in the intervals.\n"
-    confounded = "\\* The samplers differ as well, so the difference is not one of objectives.\n"
+    confounded = "\\* The samplers differ as well, so the difference is not due to the objectives alone.\n"
     return (
         f"\n{shown}\nPaired by seed and problem; 95% intervals over {over}, each by itself. "
         f"{corrected if several else 'p is of no difference.'}\n{once * (records.study.model.starts == 1)}"

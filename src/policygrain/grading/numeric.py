@@ -100,7 +100,7 @@ def depth(text: str) -> int:
 
 
 class NumericGrader(Grader):
-    """Compares the extracted answer with the gold answer as numbers, or as text if the gold answer is no number."""
+    """Compares the extracted answer with the gold answer as numbers, or as text if the gold answer is not a number."""
 
     def __init__(self, extraction: str = "boxed") -> None:
         self.extraction = check_protocol(extraction)

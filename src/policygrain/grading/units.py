@@ -72,7 +72,7 @@ class Quantity(NamedTuple):
 def read_quantity(text: str, bare: bool) -> Quantity:
     r"""Value and unit of a normalized ``text``; with ``bare``, a unit may be in plain letters: `5 cm`.
 
-    Words that may change the value are no unit; they stay in the value, which then differs from the number alone.
+    Words that may change the value are not a unit: they stay in the value, which then is not equal to the number alone.
     """
     if (match := _CURRENCY.match(text)) and (rest := text[match.end() :].strip()):
         quantity = read_quantity(match["sign"] + rest, bare)

@@ -38,7 +38,7 @@ START_TIMEOUT = 120.0  # seconds for the helper to start (it usually takes three
 REPLY_TIMEOUT = 30.0  # seconds for the next outcome beyond the time of an answer
 LONGEST_LINE = 1 << 14  # bytes of a child's message
 ATTEMPTS = 2  # helpers tried; a machine that is short of memory may kill one
-RESULTS = 3  # the only open file of a child, besides those that discard
+RESULTS = 3  # the only file descriptor of a child besides 0, 1 and 2, which are /dev/null
 
 
 def default_workers() -> int:

@@ -117,7 +117,8 @@ def test_maxrl_refuses_negative_rewards(rewards):
     """Rewards −2 and 2.5 have advantages of −9 and 9; the smaller the mean, the larger."""
     least = tensor(rewards).min()
     if least < 0:
-        with pytest.raises(UserError, match=f"advantage maxrl: a reward is {float(least):g}; rewards must be 0 or more"):
+        message = f"advantage maxrl: a reward is {float(least):g}; rewards must be 0 or more"
+        with pytest.raises(UserError, match=message):
             MaxRl()(tensor(rewards))
     else:
         assert (MaxRl()(tensor(rewards)) >= -1).all()

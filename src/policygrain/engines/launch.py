@@ -142,7 +142,7 @@ def _tasks() -> int:
 def _meeting_point() -> tuple[str, str]:
     """Address and port on the first node of this step; MASTER_ADDR and MASTER_PORT override them.
 
-    The port is above the ports of Ray's workers and below those of outgoing connections. Job steps have different ports.
+    The port is above the ports of Ray's workers and below those of outgoing connections, and differs between job steps.
     """
     slurm = os.environ
     port = 20_000 + (31 * int(slurm["SLURM_JOB_ID"]) + int(slurm["SLURM_STEP_ID"])) % 12_000

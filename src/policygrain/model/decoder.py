@@ -97,7 +97,7 @@ class _Weights(NamedTuple):
 
 
 class SmallDecoder:
-    """Next-token logits of a Qwen2 or Llama model, whose weights are copied: they must not change while this is used."""
+    """Next-token logits of a Qwen2 or Llama model, whose weights it copies: they must not change while it is used."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         config: Any = model.config

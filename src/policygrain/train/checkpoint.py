@@ -90,7 +90,7 @@ def load_state(folder: Path) -> dict[str, Any]:
         with torch.serialization.safe_globals(SAVED_TYPES):
             state: dict[str, Any] = torch.load(folder / STATE, weights_only=True, map_location="cpu")
     except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, FileNotFoundError) as error:
-        # torch's own message advises to load the file all the same.
+        # torch's own message recommends to load the file without this check.
         raise UserError(
             f"{folder / STATE}: this checkpoint cannot be loaded: it is damaged, or contains objects other than "
             f"tensors, numbers and batches, which could execute code. Remove {folder}; the run then continues from the "
@@ -124,7 +124,7 @@ def _list(digests: dict[str, str]) -> str:
 
 
 def _files(folder: Path) -> list[str]:
-    """The files of a checkpoint except MARK."""
+    """The files of a checkpoint except MARK, relative to ``folder``."""
     paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     return sorted(str(path) for path in paths if str(path) != MARK)
 

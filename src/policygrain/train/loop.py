@@ -67,13 +67,13 @@ class Trainer(Steps):
         return self.finish()
 
     def sample(self) -> None:
-        """As every trainer; if the engine disagrees with the trainer, the run is saved first."""
+        """As in `Steps`; if engine and trainer disagree, the run is saved before the error is raised."""
         try:
             super().sample()
         except EngineMismatch as error:
             self._save()
             raise UserError(
-                f"{self.run.path}: step {self.state.step}: {error} The run is saved as it was before."
+                f"{self.run.path}: step {self.state.step}: {error} The run was saved in its state before this step."
             ) from error
 
     def _save(self) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def on_device(reference: PreTrainedModel | None, model: PreTrainedModel) -> Iterator[PreTrainedModel]:
-    """Context in which ``reference`` is on the compute device; outside it is in host memory, after an error too.
+    """Context in which ``reference`` is on the compute device; afterwards it is in host memory again.
 
     With ``reference=None`` the initial policy is ``model`` with its adapter disabled.
     """
@@ -65,7 +65,7 @@ class ScoredPolicy:
         return score_sequences(self.model, sequences, settings)
 
     def score_reference(self, sequences: Sequences, settings: Training) -> TokenScores | None:
-        """The same under the reference policy; None if it is not loaded."""
+        """Log-probabilities and entropies under the reference policy; None if a trainer has not loaded it."""
         with on_device(self.reference, self.model) as start:
             return score_sequences(start, sequences, settings)
 
@@ -106,7 +106,7 @@ class Policy(ScoredPolicy):
         return score_sequences(self.model, sequences, settings, self.heads)
 
     def warm_up_rate(self, share: float) -> None:
-        """Set learning rates to ``share`` of their values, to 1 at most."""
+        """Set learning rates to ``share``, at most 1, of their initial values."""
         for parameters in self.optimizer.param_groups:
             parameters["lr"] = parameters["initial_lr"] * min(1.0, share)
 

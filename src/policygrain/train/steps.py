@@ -40,7 +40,7 @@ from .update import minibatches_of_step
 
 NO_UPDATES = (
     "no optimizer step was made: dynamic sampling dropped every group, since all of its rewards were equal. The final "
-    "model is the initial model. Take one that solves some problems and not all, or more prompts."
+    "model is the initial model. Use an initial model that solves some of the problems, or more prompts."
 )
 ON_POLICY = (
     "one update per batch, and nothing is sampled ahead: all importance ratios are 1, so ratio and clip have no effect."
@@ -90,10 +90,10 @@ class Steps:
         """Open the records at ``state.step``, the first step that is made."""
         settings, state, path = self.settings, self.state, self.run.path
         compute = compute_name(self.policy.model)
-        if state.compute not in (None, compute):  # as `auto` may be on another machine
+        if state.compute not in (None, compute):  # `auto` depends on the machine
             raise UserError(
-                f"{path}: was begun with passes in {state.compute}, and here they would be in {compute} "
-                "(training.compute: auto takes what the machine computes fast). Resume it on a machine like the first, "
+                f"{path}: the run was started with passes in {state.compute}, and here they would be in {compute} "
+                "(training.compute: auto depends on the machine). Resume it on a machine like the first, "
                 f"or remove its folder and set training.compute to {state.compute}."
             )
         self.log = MetricsLog(self.run, resume_at=state.step)
@@ -104,7 +104,7 @@ class Steps:
         self._steps = iter(self._progress)
 
     def begin(self) -> RolloutBatch:
-        """Validate where it is due, and sample; returns the batch that this step trains on."""
+        """Validate every `training.validate_every` steps, and sample; returns the batch that this step trains on."""
         next(self._steps)
         step = self.state.step
         self.clock, self._started = Clock(), time.perf_counter()
@@ -131,7 +131,7 @@ class Steps:
         state.waiting += batches
 
     def minibatches(self) -> Iterator[TrainingBatch]:
-        """The batch of each optimizer step of this step; none if dynamic sampling has dropped all groups."""
+        """The minibatch of each optimizer step of this step; none if dynamic sampling has dropped all groups."""
         rollouts, batch, _ = self.current
         if batch is None:
             return
@@ -176,12 +176,8 @@ class Steps:
 
     def _validate(self, clock: Clock) -> dict[str, float]:
         """Accuracy and mean length (policy tokens) of one response per problem, with the same seeds in every call."""
-        engine, renderer, settings, problems = (
-            self.collector.engine,
-            self.collector.renderer,
-            self.settings,
-            self.validation,
-        )
+        engine, renderer = self.collector.engine, self.collector.renderer
+        settings, problems = self.settings, self.validation
         with clock("validate"):
             engine.load_weights(self.policy.model)
             requests = [
@@ -232,8 +228,8 @@ def open_collector(
 def _save_final_model(policy: ScoredPolicy, run: RunFolder) -> None:
     """Write the model and its tokenizer, in the precision of its passes: the policy that the engine samples.
 
-    The optimizer's weights contain updates too small for this precision, which had no effect on matrix products: in
-    float32 the saved model would differ from the sampled policy.
+    The optimizer's weights contain updates that are too small for this precision and had no effect on matrix products,
+    so a model saved in float32 would differ from the sampled policy.
     """
     dtype = compute_dtype(policy.model)
     model: Any = merged(policy.model, torch.device("cpu"), keep=is_rank_0(), dtype=dtype)
@@ -276,6 +272,6 @@ def gpu_use() -> dict[str, float]:
         return {}
     number = torch.cuda.current_device()
     use = {f"system/gpu_{number}_memory_usage_megabytes": torch.cuda.max_memory_allocated() / 2**20}
-    with suppress(Exception):  # pynvml has its own errors, such as "not supported" on a MIG device
+    with suppress(Exception):  # errors of pynvml, such as "not supported" on a MIG device
         use[f"system/gpu_{number}_utilization_percentage"] = float(torch.cuda.utilization())
     return use

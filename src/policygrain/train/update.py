@@ -76,7 +76,7 @@ def update(policy: Policy, batch: TrainingBatch, method: Method, settings: Train
 
 
 def check_step(metrics: dict[str, float], may_overflow: bool = False) -> None:
-    """UserError if a step with these metrics must not be made because its gradient is not finite."""
+    """UserError if the gradient of a step is not finite, except for an overflow that the scaler handles."""
     if not math.isfinite(metrics["gradient_norm"]) and not may_overflow:
         values = f"(loss {metrics['loss']}, largest ratio {metrics['ratio_max']:.3g})"
         raise UserError(f"the gradient is not finite {values}.")

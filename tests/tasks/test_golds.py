@@ -23,11 +23,11 @@ SAID: dict[str, tuple[str, str, str]] = {
     "no assertion": ("f(2)", TWICE, "only `return None` passes its tests"),
     "allclose": ("import numpy\nassert numpy.allclose(f(2), [4.0])", "def f(x): return [4.0]", "`return []` passes"),
     "a wrong solution": ("assert f(2) == 4\nassert f(3) == 7", TWICE, "its solution is graded incorrect"),
-    "a module that programs lack": ("assert f(2) == 4", f"import numpy\n{TWICE}", "is graded incorrect. Programs have"),
+    "a module that programs lack": ("assert f(2) == 4", f"import numpy\n{TWICE}", "is graded incorrect. Programs can"),
     "a Fraction": (
         "from fractions import Fraction\nassert f(2) == Fraction(1, 2)",
         "from fractions import Fraction\ndef f(x): return Fraction(1, x)",
-        "only values of Python's own types cross",
+        "only copies of values of Python's own types",
     ),
     "a solution of another name": ("assert f(2) == 4", "def g(x): return 4", "its solution is graded unparsable"),
 }

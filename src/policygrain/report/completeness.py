@@ -30,7 +30,7 @@ def check_complete(results: StudyResults) -> None:
 
 
 def missing_results(results: StudyResults) -> list[Path]:
-    """The files that a finished study has and this one has not: one of each run, evaluation, measurement and figure."""
+    """The missing files of a study, of one per run, evaluation and measurement, and those of figures and tables."""
     study, folder = results.study, results.folder
     models = [f"{START}/seed{seed}" for seed in start_seeds(study)]
     models += [run.name for run in results.matrix.evaluated]

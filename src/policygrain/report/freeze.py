@@ -53,8 +53,8 @@ def freeze(results: Path, out: Path, small: bool = False) -> Manifest:
     """Write the records of a study to the ZIP file ``out``.
 
     Models and checkpoints are left out: they are large, and figures do not need them; the records have their digests.
-    ``small``: without what tables and figures do not need, too: problems, responses, views of tokens, and the figures
-    themselves. What is left has no text of a problem set, whose licence may forbid to publish it.
+    ``small`` also leaves out problems, responses, views of tokens and the figures themselves, which tables and figures
+    do not need either. Such an archive contains no text of a problem set, whose licence may forbid publishing it.
     """
     folder = StudyFolder(results)
     files = sorted(set(_files(StudyResults(results), small)))

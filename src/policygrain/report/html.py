@@ -62,7 +62,7 @@ def tables(text: str) -> Markup:
 
 
 def chosen_step(run: RunFolder, files: Mapping[int, Path], step: int | None, what: str) -> tuple[int, Path]:
-    """``step`` (default: the last there is) of a run and its file; UserError if the run has none of that step."""
+    """``step`` (default: the last one) of a run and its file; UserError if the run has none of that step."""
     if not files:
         raise UserError(f"{run.path}: no {what} here; is it the folder of a run (results/STUDY/runs/ARM/seedS)?")
     step = max(files) if step is None else step

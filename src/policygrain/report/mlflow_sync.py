@@ -40,7 +40,7 @@ COMPLETE = "policygrain.complete"  # the digest of the records that were logged;
 REASON = "reason"
 PAUSE = 3.0  # seconds between two looks at the files
 LONGEST_PAUSE = 60.0  # between two requests to a server that does not answer
-# The follower repeats what failed, so its client need not.
+# The follower repeats failed requests, so its client does not.
 CLIENT = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "30"}
 
 
@@ -286,7 +286,7 @@ def _versions(run: RunFolder) -> tuple[tuple[int, int], ...]:
 
 
 def _last_write(folder: RunFolder) -> float | None:
-    """When the last step of a run was written, which was killed then."""
+    """Time of the last write of timings, when a killed run ended, in seconds since 1970; None if there are none."""
     with contextlib.suppress(OSError):
         return folder.timings.stat().st_mtime
     return None

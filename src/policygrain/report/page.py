@@ -109,7 +109,7 @@ def provenance(results: StudyResults) -> dict[str, str]:
         "hardware": each([s.environment.hardware for s in summaries]),
         **{name: each([s.environment.versions.get(name, "") for s in summaries]) for name in VERSIONS},
         "vllm": each(vllm),
-        # A folder by its name: where it was on the machine that trained means nothing elsewhere.
+        # A folder by its name, since its path on the machine that trained has no meaning elsewhere.
         "initial models": each([f"{Path(results.study.model.start).name} {s.inputs.start_model}" for s in summaries]),
     }
 

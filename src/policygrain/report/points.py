@@ -65,7 +65,7 @@ def some_samples(folder: RunFolder, evaluation: ModelEvaluation) -> dict[str, li
 
 
 def _whole_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of steps 0, 1, 2 …, up to the first that is missing or incomplete: the file may be being written."""
+    """The rows of steps 0, 1, 2 …, up to the first that is missing or not completely written."""
     rows: list[dict[str, Any]] = []
     try:
         lines = path.read_bytes().split(b"\n")[:-1]

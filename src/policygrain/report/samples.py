@@ -1,4 +1,4 @@
-"""Pages to browse, one HTML file each that needs no network: samples of models, and what a step did to each token."""
+"""Self-contained HTML pages: samples of models, and the effect of a step on each token."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from ..results.schema import TokenSample, TokenView
 from .html import chosen_step, content_security_policy, render
 from .show import protocol
 
-QUANTITIES = ("ratio", "advantage", "entropy", "probability")  # a token may be coloured by
+QUANTITIES = ("ratio", "advantage", "entropy", "probability")  # by which tokens can be coloured
 MOST = 20_000  # samples in one page, which a browser shows without a noticeable pause
 
 
 def write_page(groups: Sequence[ModelGroup], out: Path) -> Path:
-    """Write the samples of one run, or of two, as one self-contained HTML file; its path."""
+    """Write the samples of one run, or of two, as one self-contained HTML file, and return its path."""
     if len(groups) > 2 or any(len(g.models) > 1 for g in groups):
         raise UserError("--page shows the samples of one run or of two; name their folders (…/runs/ARM/seedS).")
     count = sum(sum(r.outcomes.values()) for g in groups for r in g.models[0].records.values())
@@ -43,7 +43,7 @@ def write_page(groups: Sequence[ModelGroup], out: Path) -> Path:
 
 
 def write_rollouts(run: RunFolder, step: int | None, out: Path | None) -> Path:
-    """Write the rollouts of ``step`` (default: the last there is) of a run by verl as an HTML file; its path."""
+    """Write the rollouts of ``step`` (default: the last one) of a run by verl as an HTML file, and return its path."""
     step, path = chosen_step(run, run.rollout_steps(), step, "rollouts")
     rows = samples(path, "Train the run again.")
     problems = {row.id: (row.id, row.problem, row.gold) for row in rows}
@@ -96,7 +96,7 @@ def _benchmark(name: str, models: Sequence[EvaluatedModel]) -> dict[str, Any]:
 
 
 def write_tokens(run: RunFolder, step: int | None, out: Path | None) -> Path:
-    """Write the token view of ``step`` (default: the last there is) as an HTML file and return its path."""
+    """Write the token view of ``step`` (default: the last one) as an HTML file, and return its path."""
     step, path = chosen_step(run, run.token_steps(), step, "token views")
     out = out or path.with_suffix(".html")
     title = f"{run.path.parent.name}, {run.path.name}, step {step}"

@@ -45,7 +45,7 @@ def look_up(row: Any, column: str, where: str) -> Any:
 
 
 def _text(row: Any, field: Column, where: str) -> str:
-    """The converted text with the white space around it."""
+    """The converted text of a column, with the white space around it."""
     if field.form is not None:
         try:
             text = field.form.format(**row)
@@ -62,7 +62,7 @@ def _text(row: Any, field: Column, where: str) -> str:
 
 
 def _programs(row: Any, code: Code, where: str) -> Row:
-    """Tests, entry point, and, from a signature, what comes before the function and its head."""
+    """Tests and entry point; with a signature also the code before the function and the function's head."""
     match = re.search(code.match, _text(row, code.entry_point, where).strip())
     if match is None:
         raise UserError(f"{where}: no entry point is found by {code.match!r}.")
@@ -124,7 +124,7 @@ def after_hashes(text: str) -> str:
 
 
 def integer(text: str) -> str:
-    """27.0 → 27; text that is no integer is not changed."""
+    """27.0 → 27; text that is not an integer is not changed."""
     return re.sub(r"^([+-]?\d+)\.0+$", r"\1", text.strip())
 
 

@@ -1,7 +1,7 @@
 """The synthetic families: problems with worked solutions and exact answers.
 
-Seven have long solutions and are written so that a tiny model can learn them; another one, `calculation`, does so with
-a tool (`tools.py`); three are in plain English, for models that have learnt it.
+Seven have long solutions in a notation that a tiny model can learn; so has `calculation`, whose steps are computed by a
+tool (`tools.py`); three are in plain English, for pretrained models.
 
 A family is a function (random numbers, level, demonstrator) → (question, steps, answer); a problem of a higher level is
 longer (`data.levels`). The steps are a worked solution. Each step is wrong with the demonstrator's error rate, and the
@@ -139,7 +139,7 @@ def calculation(rng: random.Random, level: int, demonstrator: Demonstrator) -> W
         value = {"+": value + number, "-": value - number, "*": value * number}[sign]
     result, steps = question[0][1:], ""
     for label, sign, number in operations:
-        # An error is a wrong operand: the tool makes none.
+        # An error is a wrong operand, because the tool makes no errors.
         steps += f"{label}{result}{sign}{demonstrator(number)}="
         output = calculator(steps)
         steps, result = steps + output, output[:-1]
@@ -188,7 +188,7 @@ VOWELS, CODAS = ("a", "e", "i", "o", "u", "ee", "oo"), ("", "", "n", "r", "rr", 
 def char_count(rng: random.Random, level: int, demonstrator: Demonstrator) -> Worked:
     """How often a letter occurs in a pronounceable word of two to four syllables, asked for in plain English."""
     word = "".join(rng.choice(ONSETS) + rng.choice(VOWELS) + rng.choice(CODAS) for _ in range(1 + level))
-    # The count is drawn before the letter; of a random letter it would mostly be 0 or 1.
+    # The count is drawn before the letter, because most letters occur never or once.
     by_count: dict[int, list[str]] = {}
     for letter in string.ascii_lowercase:
         by_count.setdefault(word.count(letter), []).append(letter)
@@ -224,13 +224,13 @@ FAMILIES: dict[str, Family] = {
 
 
 def split_of(question: str) -> str:
-    """The split that a question belongs to. It depends on the question alone, so splits share no question."""
+    """The split of a question, which depends only on its text, so splits share no question."""
     bucket = zlib.crc32(question.encode()) % 10
     return "validation" if bucket == 0 else "test" if bucket <= 2 else "train"
 
 
 def generate(family: str, split: str, size: int, seed: int, levels: Sequence[int] = LEVELS) -> list[Problem]:
-    """``size`` distinct problems of a family and split, of these levels in turn; fewer if there are not as many."""
+    """``size`` distinct problems of a family and split, of these levels in turn; fewer if the family has fewer."""
     rng = random.Random(f"{family}/{split}/{seed}")
     correct = Demonstrator(rng)
     seen: dict[str, Problem] = {}
@@ -257,7 +257,7 @@ def demonstrations(
 ) -> Iterator[tuple[str, str, str]]:
     """Endless (family, question, response) for supervised fine-tuning, with questions of the train split only.
 
-    With probability ``direct_share`` a response is the right answer alone; else it has worked steps, each of which is
+    With probability ``direct_share`` a response is only the right answer; else it has worked steps, each of which is
     wrong with probability ``error_rate``.
     """
     rng = random.Random(f"demonstrations/{seed}")

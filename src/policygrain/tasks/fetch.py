@@ -1,4 +1,4 @@
-"""Downloads, verifies and converts problem sets from their public sources; files that are there are not replaced."""
+"""Downloads, verifies and converts problem sets from their public sources; existing files are not replaced."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TIMEOUT = 60  # seconds without data
 
 
 def fetch(dataset: Dataset, root: Path) -> str:
-    """Fetch a set into the folder ``root``; returns what was done, as text.
+    """Fetch a set into the folder ``root``; returns a message.
 
     UserError if the set has no known source, the network fails, or the source is not the pinned one.
     """

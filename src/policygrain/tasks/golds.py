@@ -12,8 +12,8 @@ from .problem import Problem, read_problems
 CHECKED_AT_ONCE = 64  # problems with tests, between lines of progress
 TRIVIAL = ("return None", "return []", "return 0")  # programs that solve no problem
 WHAT_CROSSES = (
-    "Programs have Python's standard library alone, and only values of Python's own types cross, as copies "
-    "(docs/coding.md)."
+    "Programs can import only Python's standard library, and exchange only copies of values of Python's own types "
+    "with the tests (docs/coding.md)."
 )
 
 
@@ -30,7 +30,7 @@ def check_golds(files: list[Path], grader_name: str) -> None:
 
 
 def check_tests(path: Path, problems: list[Problem]) -> None:
-    """UserError that names problems whose solution does not pass, or which a program that returns a constant solves."""
+    """UserError that names problems whose solution fails their tests, or whose tests accept a constant result."""
     if not problems:
         return
     faults: list[str] = []
@@ -48,7 +48,7 @@ def check_tests(path: Path, problems: list[Problem]) -> None:
                 elif text != problem.answer and outcome == "correct":
                     body = text.partition(": ")[2]
                     faults.append(
-                        f"{name}: a program that is only `{body}` passes its tests. Add a test that it fails."
+                        f"{name}: a program that is only `{body}` passes its tests. Add a test that this program fails."
                     )
     if faults:
         rest = [f"{path}: {len(faults) - 5} more faults of tests."] if len(faults) > 5 else []

@@ -31,8 +31,8 @@ class Problem:
     options: Options = DEFAULT  # how answers are compared
 
 
-# The keys of a row that are options, with their defaults, which are not written: with a new option, files of problems
-# without it, and their digests, do not change.
+# The keys of a row that are options → their defaults. Defaults are not written, so that files of problems and their
+# digests do not change when an option is added.
 OPTIONS = {field.name: field.default for field in fields(Options) if field.name != "degrees"}
 
 
@@ -41,7 +41,7 @@ def read_problems(
 ) -> list[Problem]:
     """At most ``limit`` problems of a JSON Lines file with `problem` and `answer` (`id` and others are optional).
 
-    ``complete`` can add keys to each row that are the same for the whole set. UserError with file and line.
+    ``complete`` adds keys to each row. UserError with file and line.
     """
     rows = islice(read_rows(path), limit)
     return [_problem(complete(row), path, number) for number, row in rows]
@@ -55,7 +55,9 @@ def read_rows(path: Path) -> Iterator[tuple[int, Row]]:
         try:
             json.dumps(row, ensure_ascii=False).encode("utf-8")
         except UnicodeEncodeError as error:
-            raise UserError(f"{where}: half a character (a lone surrogate), which no tokenizer reads.") from error
+            raise UserError(
+                f"{where}: contains half a character (a lone surrogate), which no tokenizer can read."
+            ) from error
         for key in ("problem",) if row.get("tests") else ("problem", "answer"):
             if row.get(key) in (None, ""):
                 raise UserError(f"{where}: no {key!r}; the keys are {', '.join(map(repr, row))}.")
@@ -71,9 +73,9 @@ def _problem(row: Row, path: Path, number: int) -> Problem:
         if (value := row.get(key)) in (None, default):
             continue
         if default is False and not isinstance(value, bool):
-            raise UserError(f"{where}: {key}: true or false is expected, got {value!r}.")
+            raise UserError(f"{where}: {key}: expected true or false, got {value!r}.")
         if default is None and (isinstance(value, bool) or not isinstance(value, int | float) or value < 0):
-            raise UserError(f"{where}: {key}: a number from 0 up is expected, got {value!r}.")
+            raise UserError(f"{where}: {key}: expected a number of at least 0, got {value!r}.")
         values[key] = str(value) if default == "" else value
     if ("tests" in values) != ("entry_point" in values):
         missing = "entry_point" if "tests" in values else "tests"

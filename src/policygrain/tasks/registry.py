@@ -49,13 +49,13 @@ class Column(Section):
     column: str | list[str] = Field(
         "", description="column; a.b.0 for nested values; of a list, the first one that exists"
     )
-    form: str | None = Field(None, description="in its place, str.format of the row's columns")
+    form: str | None = Field(None, description="in place of `column`, str.format of the row's columns")
     convert: list[str] = Field([], description="conversions by name, in order")
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Column:
         if bool(self.column) == bool(self.form):
-            raise ValueError("either `column` or `form`")
+            raise ValueError("give either `column` or `form`")
         return self
 
 
@@ -91,7 +91,9 @@ class Code(Section):
 class Answers(Section):
     """Comparison of answers."""
 
-    relative_tolerance: PositiveFloat | None = Field(None, description="of numbers, relative to the gold answer")
+    relative_tolerance: PositiveFloat | None = Field(
+        None, description="tolerance of numbers, relative to the gold answer"
+    )
     absolute_tolerance: str | None = Field(None, description="column with the tolerance of a row, null for none")
     list_answer: str | None = Field(
         None, description="column that says whether a row's answer is a list, all of which is required"
@@ -121,9 +123,9 @@ class Dataset(Section):
     count: PositiveInt = Field(description="number of problems")
     fields: Fields
     answers: Answers = Answers()
-    code: Code | None = Field(None, description="of a set whose answers are programs")
-    sampling: Protocol | None = Field(None, description="of a benchmark")
-    metric: str = Field("", description="of a benchmark")
+    code: Code | None = Field(None, description="tests, for a set whose answers are programs")
+    sampling: Protocol | None = Field(None, description="sampling parameters of a benchmark")
+    metric: str = Field("", description="metric of a benchmark")
     prompt: str = Field("", description="what a prompt must ask for, so that answers are comparable")
     citation: str = Field(min_length=1, description="arXiv number or address")
     licence: str = Field(min_length=1)
@@ -178,7 +180,7 @@ def protocol(source: str) -> Protocol | None:
 
 
 def sharing_responses(study: Study) -> list[list[Benchmark]]:
-    """The benchmarks, in groups with the same problems and sampling parameters: a response is sampled once for each."""
+    """The benchmarks, in groups with the same problems and sampling parameters, which share their responses."""
     groups: dict[str, list[Benchmark]] = {}
     for benchmark in study.evaluation.benchmarks:
         shared = {"source": benchmark.source, "size": benchmark.size, **sampling_of(study, benchmark).model_dump()}

@@ -41,7 +41,7 @@ def find(dataset: Dataset, root: Path) -> Path | None:
 
 
 def check(dataset: Dataset, root: Path) -> list[str]:
-    """What is wrong with a set's file: number of problems, content, columns, ids, empty answers."""
+    """Faults of a set's file, a phrase each: wrong number of problems or content, repeated ids, missing columns."""
     path = find(dataset, root)
     if path is None:
         return [f"{root / dataset.file}: no such file"]
@@ -69,7 +69,7 @@ def check(dataset: Dataset, root: Path) -> list[str]:
 
 
 def require(dataset: Dataset, root: Path, where: str) -> Path:
-    """The set's file, checked. UserError with the key ``where`` it is named if it is missing or wrong."""
+    """The set's file, checked. UserError if it is missing or wrong; ``where`` is the key that names the set."""
     path = find(dataset, root)
     if path is None:
         raise UserError(f"{where}: {root / dataset.file}: no such file. {how_to_get(dataset, root)}")
@@ -86,7 +86,7 @@ def how_to_get(dataset: Dataset, root: Path) -> str:
 
 
 def complete(dataset: Dataset, row: Row) -> Row:
-    """``row`` with the keys of problem files that say how its answer is compared, from the registry entry."""
+    """``row`` with the keys by which its answer is compared, from the registry entry."""
     answers = dataset.answers
     added: Row = {"source": row.get("source", dataset.name)}
     if dataset.code is not None and (seconds := dataset.code.slow.get(str(row.get("id")))) is not None:
@@ -111,5 +111,5 @@ def _number(value: object) -> object:
 
 
 def load(dataset: Dataset, path: Path, limit: int | None = None) -> list[Problem]:
-    """At most ``limit`` problems of a set, with the keys that say how answers are compared."""
+    """At most ``limit`` problems of a set, with the keys by which answers are compared."""
     return read_problems(path, limit, partial(complete, dataset))

@@ -21,7 +21,7 @@ from .set_files import ROOT_VARIABLE, data_root
 if TYPE_CHECKING:
     from ..study.schema import Study
 
-# Number of test problems of a family if the study sets none.
+# Number of test problems of a family if the study does not set it.
 FAMILY_SIZE = 300
 
 
@@ -83,8 +83,8 @@ def check_sources(study: Study) -> None:
 def prepare(study: Study, out: DataFolder) -> None:
     """Write a study's problems into ``out``, unless they are there already, made from the same sources and settings.
 
-    Training and validation problems are disjoint. Benchmarks are taken as they are; those of their problems that are
-    among the training prompts are listed.
+    Training and validation problems are disjoint. Benchmarks are not changed; their problems that are among the
+    training prompts are listed in `contamination.json`.
     """
     if not _is_current(study, out):
         check_sources(study)

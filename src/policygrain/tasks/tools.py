@@ -1,4 +1,4 @@
-"""Tools that a policy calls while it answers: pure functions of what it has written so far."""
+"""Tools that a policy calls while it answers: pure functions of the text written so far."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-CALL_END = "="  # a token that ends with it ends a call
+CALL_END = "="  # a token that ends with this text ends a call
 NO_CALL = "?;"  # output for a call that the tool cannot read
 _CALL = re.compile(r"[a-z]?(-?\d{1,3})([+*-])(\d{1,3})=")
 
 
 def calculator(written: str) -> str:
-    """The output for the call at the end of ``written``: `a7*3=` → `21;`, and `NO_CALL` for what is no such call.
+    """The output for the call at the end of ``written``: `a7*3=` → `21;`; `NO_CALL` for any other text.
 
-    A call is what comes after the last semicolon: a sum, difference or product of two numbers of at most three digits,
-    after a letter or not.
+    A call is the text after the last semicolon: an optional letter, and a sum, difference or product of two numbers of
+    at most three digits.
     """
     call = _CALL.fullmatch(written.rpartition(";")[2])
     if call is None:
@@ -56,7 +56,7 @@ class Tool:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def encode(self, text: str) -> tuple[list[int], list[bool]]:
-        """A response's tokens as policy and tool would have written them, and which of them are the policy's."""
+        """(tokens of the response ``text`` as policy and tool would have written them, mask of the policy's tokens)."""
         ids: list[int] = []
         mask: list[bool] = []
         while text:

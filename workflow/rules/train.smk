@@ -30,8 +30,9 @@ rule estimators:
         "../../environment.yml"
     params:
         **COMMON,
+        instrument="estimators",
     shell:
-        stage("{rule} --seed {wildcards.seed}")
+        stage("{params.instrument} --seed {wildcards.seed}")
 
 
 # One round of updates by each method, from an initial model.
@@ -42,6 +43,9 @@ use rule estimators as rounds with:
         JOBS.marker("rounds"),
     log:
         JOBS.log("rounds"),
+    params:
+        **COMMON,
+        instrument="rounds",
 
 
 rule evaluate:

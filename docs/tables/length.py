@@ -1,4 +1,4 @@
-"""Tables of docs/length.md, from records: instruments on responses of three lengths and models of three sizes."""
+"""Tables of docs/length.md, from records: instruments on responses of four lengths and models of several sizes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ LENGTHS = {
     "scale-direct": "answers alone",
     "scale": "mixed",
     "scale-scratchpad": "scratchpads alone",
+    "scale-long": "long scratchpads",
 }
 SIZES = {"parameters": "", "scale": "0.09 million", "scale-0.3m": "0.3 million", "scale-1m": "1 million"}
-FRESH = "scale-fresh"  # other initial models, for what the last of these suggested
+# Other initial models, for what the last two lengths suggested.
+FRESH, FRESH_LONG = "scale-fresh", "scale-long-fresh"
+PLANNED = ("none", "block", "sequence")
 RATIOS = ("none", "block", "sequence", "product")
 BASE = "token"
 HEADER = ["initial models", "tokens"]
@@ -44,9 +47,9 @@ def rewards(record: str, method: str) -> pd.Series:
     return 100 * (table.loc[BASE, "before"] if method == "before" else table.loc[method, "reward"])
 
 
-def row(record: str) -> list[str]:
-    """Number of initial models, and mean length of responses over the training runs, in tokens."""
-    return [str(len(rewards(record, BASE))), f"{steps(record)['response_length_mean'].mean():.0f}"]
+def row(record: str, values: pd.Series) -> list[str]:
+    """Number of initial models in ``values``, and mean length of responses over the training runs, in tokens."""
+    return [str(len(values)), f"{steps(record)['response_length_mean'].mean():.0f}"]
 
 
 @block("length-cosines", LENGTHS)
@@ -59,7 +62,7 @@ def cosines(records: dict[str, str]) -> str:
         token = 100 * estimated(record, BASE, "cosine")
         cells = [f"{estimated(record, BASE, 'ratio_variance').mean():.2g}", f"{token.mean():.1f}"]
         differences = [difference(100 * estimated(record, m, "cosine"), token) for m in RATIOS]
-        rows.append(([title, *row(record), *cells], differences))
+        rows.append(([title, *row(record, token), *cells], differences))
     columns = ["variance of ratios", "cosine, token", *(f"{ratio} − token" for ratio in RATIOS)]
     return compared([header, *HEADER, *columns], rows)
 
@@ -73,7 +76,7 @@ def rounds(records: dict[str, str]) -> str:
     for record, title in titles:
         before, token = rewards(record, "before"), rewards(record, BASE)
         differences = [difference(token, before), *(difference(rewards(record, m), token) for m in RATIOS)]
-        rows.append(([title, *row(record), f"{before.mean():.1f}"], differences))
+        rows.append(([title, *row(record, token), f"{before.mean():.1f}"], differences))
     columns = ["reward before", "token − before", *(f"{ratio} − token" for ratio in RATIOS)]
     return compared([header, *HEADER, *columns], rows)
 
@@ -82,10 +85,18 @@ def rounds(records: dict[str, str]) -> str:
 def fresh() -> str:
     """The three comparisons that were planned for fresh initial models, in points of reward after the round."""
     token, before = rewards(FRESH, BASE), rewards(FRESH, "before")
-    planned = ("none", "block", "sequence")
-    columns = [*HEADER, "reward before", "token − before", *(f"{m} − token" for m in planned)]
-    cells = [*row(FRESH), f"{before.mean():.1f}", shown(difference(token, before))]
-    return compared(columns, [(cells, [difference(rewards(FRESH, method), token) for method in planned])])
+    columns = [*HEADER, "reward before", "token − before", *(f"{m} − token" for m in PLANNED)]
+    cells = [*row(FRESH, token), f"{before.mean():.1f}", shown(difference(token, before))]
+    return compared(columns, [(cells, [difference(rewards(FRESH, method), token) for method in PLANNED])])
+
+
+@block("length-long-fresh")
+def fresh_long() -> str:
+    """The three comparisons that were planned for fresh initial models, in hundredths of the cosine."""
+    token = 100 * estimated(FRESH_LONG, BASE, "cosine")
+    columns = [*HEADER, "cosine, token", *(f"{m} − token" for m in PLANNED)]
+    cells = [*row(FRESH_LONG, token), f"{token.mean():.1f}"]
+    return compared(columns, [(cells, [difference(100 * estimated(FRESH_LONG, m, "cosine"), token) for m in PLANNED])])
 
 
 @block("size-smollm2")

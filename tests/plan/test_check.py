@@ -41,7 +41,7 @@ def of_file(problems: Path, **changes: object) -> object:
         ({"methods": {"mine": {"base": "grpo", "ratio": "parts_nowhere:f"}}}, r"parts_nowhere:f.*PYTHONPATH"),
         (
             {"data": {"train": ["calculation"]}, "training": {"trainer": "verl"}},
-            r"training\.trainer: verl does not have .*problems with a tool \(data\.train\)",
+            r"training\.trainer: verl lacks features that grpo needs: .*problems with a tool \(data\.train\)",
         ),
     ],
 )

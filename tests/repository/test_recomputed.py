@@ -148,13 +148,18 @@ def after_round(record: str, method: str, steps: int) -> dict[int, float]:
     return found
 
 
-def bias_cosine(record: str, method: str, updates: int) -> dict[int, float]:
-    """Initial model → cosine of an estimator's mean update with the true gradient."""
+def bias_cosine(record: str, method: str, updates: int, column: str = "bias_cosine") -> dict[int, float]:
+    """Initial model → cosine of an estimator's mean update, or another column, with the true gradient."""
     found = {}
     for seed, text in files(record, "estimators/seed#.json"):
         rows = [r for r in json.loads(text)["rows"] if r["estimator"] == method and r["updates"] == updates]
-        found[seed] = float(np.mean([row["bias_cosine"][0] for row in rows]))
+        found[seed] = float(np.mean([row[column][0] for row in rows]))
     return found
+
+
+def one_batch(record: str, method: str) -> dict[int, float]:
+    """Initial model → mean cosine of one batch's update with the true gradient, in hundredths."""
+    return {seed: 100 * cosine for seed, cosine in bias_cosine(record, method, 16, "cosine").items()}
 
 
 def of_samples(record: str, arm: str, count: int) -> Numbers:
@@ -310,6 +315,18 @@ NUMBERS: dict[tuple[str, str], list[Line]] = {
             "REINFORCE is {:.1f} points [{:.1f}, {:.1f}] after 4 training steps and {:+.1f} [{:+.1f}, {:+.1f}] after",
             lambda r: [x for n in (4, 12) for x in mean_t(paired(after_round, r, "sequence", "reinforce", n))],
         ),
+    ],
+    ("docs/length.md", "scale-long"): [
+        (
+            "The block ratio's deficit of {:.1f} ± {:.1f}, which the first six models decide",
+            lambda r: half_width(mean_t(paired(one_batch, r, "token", "block"))),
+        )
+    ],
+    ("docs/length.md", "scale-long-fresh"): [
+        (
+            "is {:.1f} ± {:.1f} here and not repeated",
+            lambda r: half_width(mean_t(paired(one_batch, r, "token", "block"))),
+        )
     ],
     ("docs/phase.md", "scale-fresh"): [
         (

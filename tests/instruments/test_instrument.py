@@ -31,13 +31,13 @@ GOOD: dict[str, Any] = {"reference": "dapo", "methods": ["dapo", "tepo"]}
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"methods": ["dapo", "tepo", "dapo"]}, r"{}\.methods: 'dapo' is there twice"),
+        ({"methods": ["dapo", "tepo", "dapo"]}, r"{}\.methods: 'dapo' occurs twice"),
         ({"methods": ["dapo", "teppo"]}, r"{}\.methods: no method is called 'teppo'\. Did you mean 'tepo'"),
         ({"reference": "tepo", "methods": ["dapo"]}, r"{}\.reference: 'tepo' is not one of {}\.methods"),
         ({"methods": ["dapo", "heads"]}, r"{}\.methods: 'heads' needs prediction heads"),
         ({"methods": ["dapo", "a3po"]}, r"{}\.methods: 'a3po' needs the age of rollouts"),
-        ({"updates": [4, 4]}, r"{}\.updates: 4 is there twice"),
-        ({"steps": [1, 2, 1]}, r"{}\.steps: 1 is there twice"),
+        ({"updates": [4, 4]}, r"{}\.updates: 4 occurs twice"),
+        ({"steps": [1, 2, 1]}, r"{}\.steps: 1 occurs twice"),
     ],
 )
 def test_wrong_sections(section: str, changes: dict[str, Any], message: str) -> None:
@@ -57,9 +57,9 @@ def test_numbers_that_no_measurement_is_possible_with() -> None:
 def test_more_prompts_than_there_are() -> None:
     study = small_study(estimators=GOOD | {"batches": 10}, rounds=GOOD)
     assert study.estimators is not None and study.rounds is not None
-    with pytest.raises(UserError, match=r"estimators\.true_prompts: needs 400 prompts, and there are 200 training"):
+    with pytest.raises(UserError, match=r"estimators\.true_prompts: needs 400 prompts, but there are 200 training"):
         check_prompts("estimators", study.estimators, 200)
-    with pytest.raises(UserError, match=r"rounds\.updates: needs 48 prompts, and there are 40"):
+    with pytest.raises(UserError, match=r"rounds\.updates: needs 48 prompts, but there are 40"):
         check_prompts("rounds", study.rounds, 40)
     check_prompts("rounds", study.rounds, 48)
 

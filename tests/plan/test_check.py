@@ -61,7 +61,7 @@ def test_a_start_that_is_no_model_is_said_at_once(tmp_path: Path, monkeypatch: p
         check_study(small_study(model={**model, "start": "some/model"}))
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text('{"max_position_embeddings": 99}')
-    with pytest.raises(UserError, match=r"is no model with a tokenizer: it has no tokenizer_config\.json"):
+    with pytest.raises(UserError, match=r"is not a model with a tokenizer: tokenizer_config\.json is missing"):
         check_study(small_study(model={**model, "start": str(tmp_path / "model")}))
 
 
@@ -69,7 +69,7 @@ def test_settings_that_were_chosen_for_the_same_pretrained_model_are_said(tmp_pa
     pretrained = {**SMALL, "name": "ranges", "model": {"start": "some/model"}}
     path = write_study(tmp_path / "ranges.yaml", pretrained)
     model = {"start": "some/model"}
-    assert "nothing about other models (rule 4" in "".join(notes(small_study(model=model, tuned_on=[str(path)])))
+    assert "may not hold for other models (rule 4" in "".join(notes(small_study(model=model, tuned_on=[str(path)])))
     assert "other models" not in "".join(notes(small_study(tuned_on=[str(path)])))
 
 
@@ -77,8 +77,8 @@ def test_what_is_allowed_and_probably_not_meant_is_said(problems: Path) -> None:
     evaluation = {"benchmarks": [{"name": "mine", "source": "own.jsonl"}]}
     study = of_file(problems, evaluation=evaluation)
     assert notes(study) == [  # type: ignore[arg-type]
-        "evaluation.benchmarks: mine is own.jsonl, which is trained on (data.train): its accuracy says nothing about "
-        "other problems.",
+        "evaluation.benchmarks: mine (own.jsonl) is also in data.train: its accuracy does not measure generalisation "
+        "to other problems.",
         NO_CLAIMS,
     ]
     data = {"root": str(problems.parent), "train": ["own.jsonl"], "train_size": 50, "validation_size": 2}

@@ -58,13 +58,13 @@ def test_a_cluster_in_order(check: Check, root: Path) -> None:
     [
         (
             "set-resources: {train: {slurm_partition: gpu, runtime: 600}}",
-            ["asks for 600 minutes, partition gpu gives 240"],
+            ["requests 600 minutes, but partition gpu allows 240"],
         ),
-        ("default-resources: {runtime: 2d}", ["asks for 2880 minutes, partition (the default) gives 1440"]),
+        ("default-resources: {runtime: 2d}", ["requests 2880 minutes, but partition (the default) allows 1440"]),
         ("set-resources: {train: {slurm_partition: 'gpu,old'}}", ["train: partition 'old' is not up"]),
         ("default-resources: {mem: a lot}", ["profile.yaml", "a lot"]),
         ("default-resources: {gpu: many}", ["profile.yaml", "many"]),
-        ("set-resources: {trian: {mem_mb: 1}}", ["'trian' is no rule that runs as a job", "mean 'train'?"]),
+        ("set-resources: {trian: {mem_mb: 1}}", ["'trian' is not a rule that runs as a job", "mean 'train'?"]),
         ("- a list", ["profile.yaml"]),
         ("a: [", ["profile.yaml"]),
     ],
@@ -98,7 +98,7 @@ def test_expressions_in_a_profile_are_not_checked(check: Check) -> None:
         (SRUN.replace("SLURM_JOB_ID", "cd /; SLURM_JOB_ID"), "study.yaml: no such study file"),
         ("#!/bin/sh\necho 'srun: error: Invalid account' >&2; exit 1\n", "Invalid account"),
         (SRUN.replace("exec", "exec env PYTHONHOME=/nowhere"), "check that nodes see this folder, its environment"),
-        (SRUN.replace("exec", "CUDA_VISIBLE_DEVICES=0,1,2 exec"), "names 3 GPUs, and torch sees"),
+        (SRUN.replace("exec", "CUDA_VISIBLE_DEVICES=0,1,2 exec"), "lists 3 GPUs, but torch sees"),
     ],
 )
 def test_a_node_that_fails(check: Check, srun: str, expected: str) -> None:

@@ -56,7 +56,7 @@ def test_larger_models_cost_more() -> None:
 
 
 def test_the_trainer_of_one_process_has_one_device_per_run() -> None:
-    with pytest.raises(UserError, match=r"--per-run: training\.trainer policygrain has one device per run"):
+    with pytest.raises(UserError, match=r"--per-run: training\.trainer policygrain uses one device per run"):
         estimate(small_study(), "h100", per_run=2)
     too_large = small_study(model={"start": "Qwen/Qwen2.5-7B"})
     found = estimate(too_large, "h100", gpus=8)

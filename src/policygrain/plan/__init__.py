@@ -1,5 +1,5 @@
-"""The jobs of a study, what they cost, and what a study file, a machine or a cluster lacks for them.
+"""The jobs of a study, estimates of their cost, and checks of a study file, a machine or a cluster.
 
-`jobs` lists the jobs, for the Snakefile too; `session` is what Snakemake does before and after them. `check` and
-`cluster` are `policygrain check`; `cost`, `shapes` and `tables` are `policygrain plan`.
+`jobs` lists the jobs, also for the Snakefile; `session` runs before and after Snakemake's jobs. `check` and `cluster`
+implement `policygrain check`; `cost`, `shapes` and `tables` implement `policygrain plan`.
 """

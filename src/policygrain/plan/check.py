@@ -1,4 +1,4 @@
-"""Checks of a study before any computation: `policygrain check`, and, without those of the machine, the first job."""
+"""`policygrain check`: checks of a study and a machine. The first job of a workflow runs those of the study, too."""
 
 from __future__ import annotations
 
@@ -26,14 +26,11 @@ from ..tasks.sources import check_sources, load
 from ..text import redacted
 from ..train.start_model import MODELS
 
-SOME = 60  # problems of a family, which are all alike
+SOME = 60  # problems that are checked of each synthetic family
 
 
 def check_study(study: Study) -> None:
-    """UserError for the first thing that would fail later: methods, figures, problems, initial model, lengths.
-
-    Prints what is allowed and probably not meant.
-    """
+    """UserError for the first mistake in methods, figures, problems, initial model or lengths; prints `notes`."""
     check_methods(study)
     check_trainers(study)
     check_comparisons(study)
@@ -53,44 +50,45 @@ def notes(study: Study) -> list[str]:
     for benchmark in study.evaluation.benchmarks:
         if benchmark.source in study.data.train and benchmark.source not in FAMILIES:
             messages.append(
-                f"evaluation.benchmarks: {benchmark.name} is {benchmark.source}, which is trained on (data.train): its "
-                "accuracy says nothing about other problems."
+                f"evaluation.benchmarks: {benchmark.name} ({benchmark.source}) is also in data.train: its accuracy "
+                "does not measure generalisation to other problems."
             )
     needed = study.data.train_size + study.data.validation_size
     for source in study.data.train:
-        if source not in FAMILIES and (there := len(load(source, study.data.root, needed))) < needed:
+        if source not in FAMILIES and (count := len(load(source, study.data.root, needed))) < needed:
             messages.append(
-                f"data.train: {source} has {there} problems, fewer than train_size + validation_size ({needed}); all "
+                f"data.train: {source} has {count} problems, fewer than train_size + validation_size ({needed}); all "
                 "are used."
             )
     arms = run_matrix(study).arms
     trained = [arm.training(study) for arm in arms.values()]
     if trained and all(t.updates_of_batch == 1 and not t.ahead for t in trained):
         messages.append(
-            "training.updates_per_batch and training.epochs are 1 everywhere and nothing is sampled ahead: all "
-            "importance ratios are 1, and methods that differ in the ratio or clip alone are the same."
+            "training.updates_per_batch and training.epochs are 1 in all arms, and training.ahead is 0: all importance "
+            "ratios are 1, and methods that differ only in the ratio or clip are the same."
         )
     for path in study.tuned_on:
         if load_study(path).model.start == study.model.start != "tiny":
             messages.append(
-                f"tuned_on: {path} chose settings for {study.model.start}, which this study judges them on: it says "
-                "nothing about other models (rule 4 of docs/design.md)."
+                f"tuned_on: the settings were chosen in {path} with {study.model.start}, and this study evaluates them "
+                "with the same model: results may not hold for other models (rule 4 of docs/design.md)."
             )
     return messages + trainer_notes(study) + plan_notes(study)
 
 
 def check_machine(study: Study, results: Path, vllm: bool = False) -> None:
-    """UserError for the first thing that this machine lacks: free space in ``results``, GPUs, the MLflow server.
+    """UserError if free space in ``results``, the MLflow server or GPUs are missing.
 
-    ``vllm``: vLLM is started and samples a token. In a job of a cluster MLflow is left out, which jobs do not need.
+    ``vllm``: also start vLLM and sample a token. Jobs of a cluster do not need the MLflow server, so it is not checked
+    there.
     """
     check_free_space(results)
     start, revision = study.model.start, study.model.revision
     on_hub = start != "tiny" and not Path(start).is_dir()
     if on_hub and not any(config_of(start, revision).parent.glob("*.safetensors")):
         print(
-            f"policygrain: note: the weights of {start} are not in this machine's cache. Where compute nodes have no "
-            f"network, fetch them here: `{download_command(start, revision)}`.",
+            f"policygrain: note: the weights of {start} are not in this machine's cache. If compute nodes have no "
+            f"network, download them here: `{download_command(start, revision)}`.",
             file=sys.stderr,
         )
     if "SLURM_JOB_ID" not in os.environ:
@@ -99,13 +97,13 @@ def check_machine(study: Study, results: Path, vllm: bool = False) -> None:
 
     from ..model.device import device
 
-    granted = [
+    visible = [
         gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu not in ("", "-1", "NoDevFiles")
     ]
     device()
-    if torch.cuda.device_count() < len(granted):
+    if torch.cuda.device_count() < len(visible):
         raise UserError(
-            f"CUDA_VISIBLE_DEVICES names {len(granted)} GPUs, and torch sees {torch.cuda.device_count()}. Run "
+            f"CUDA_VISIBLE_DEVICES lists {len(visible)} GPUs, but torch sees {torch.cuda.device_count()}. Run "
             "`make setup FLAVOUR=gpu` for the CUDA build; if that is installed, the driver is too old."
         )
     if vllm:
@@ -141,16 +139,13 @@ def _sample_one_token() -> None:
             tokenizer.save_pretrained(folder)
             VllmEngine(folder, kv_gib=0.1).generate([Request([3, 4, 5], 0, 1)])
     except Exception as error:  # vLLM and its dependencies have no common error class
-        last = (str(error) or type(error).__name__).strip().splitlines()[-1]
-        change = "Give the rule a GPU, or set the engine to transformers."
-        raise UserError(f"vLLM does not start: {last}. {change}") from error
+        last_line = (str(error) or type(error).__name__).strip().splitlines()[-1]
+        advice = "Request a GPU for the rule, or set the engine to transformers."
+        raise UserError(f"vLLM does not start: {last_line}. {advice}") from error
 
 
 def _check_problems(study: Study) -> None:
-    """Read every file of problems: a line that is no problem is an error that names it.
-
-    Where there are programs to run, this machine must have a way to run them safely.
-    """
+    """Read all problems. UserError for an invalid line, or if problems have tests and this machine has no sandbox."""
     data, available = study.data, 0
     keys = {b.source: f"evaluation.benchmarks: {b.name}" for b in study.evaluation.benchmarks}
     for source in dict.fromkeys([*data.train, *keys]):
@@ -182,7 +177,7 @@ def _check_tiny(study: Study) -> None:
 
 
 def _context(study: Study) -> int | None:
-    """The initial model's context in tokens; None where it is not known. UserError where there is no such model."""
+    """The initial model's context length in tokens, None if unknown. UserError if the model is not found."""
     start = study.model.start
     if start == "tiny":
         return study.model.tiny.context
@@ -190,7 +185,7 @@ def _context(study: Study) -> int | None:
     if folder.is_dir():
         for name in ("config.json", "tokenizer_config.json"):
             if not (folder / name).is_file():
-                raise UserError(f"model.start: {folder} is no model with a tokenizer: it has no {name}.")
+                raise UserError(f"model.start: {folder} is not a model with a tokenizer: {name} is missing.")
     fetch = f"policygrain fetch-model {folder.name} --out {start}" if folder.name in MODELS else ""
     context = read_config(config_of(start, study.model.revision, fetch)).get("max_position_embeddings")
     return context if isinstance(context, int) else None

@@ -1,4 +1,4 @@
-"""SLURM: whether it accepts the profile's requests, whether the study passes on nodes, how a run is launched there."""
+"""SLURM: checks of the profile's requests and of nodes, and the launch command of a run with several processes."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from ..study import Study
 from ..train.stopping import parse_time_left
 from .jobs import SUBMITTED
 
-START_TIMEOUT = 60  # seconds until a check must have started on a node; on a full cluster it does not
+START_TIMEOUT = 60  # seconds to wait for a free node
 JOB_TIMEOUT = 420  # further seconds to import torch on a slow file system, and to start vLLM
-# Option of sbatch → resource of Snakemake.
+# sbatch option → Snakemake resource.
 KEYS = {option: option for option in ("qos", "constraint", "gres", "nodes")} | {
     "partition": "slurm_partition",
     "account": "slurm_account",
@@ -36,7 +36,7 @@ KEYS = {option: option for option in ("qos", "constraint", "gres", "nodes")} | {
     "mem": "mem_mb",
     "time": "runtime",
 }
-PROCESSES = ("nodes", "ntasks", "ntasks-per-node", "time")  # a check is one process, of minutes
+PROCESSES = ("nodes", "ntasks", "ntasks-per-node", "time")  # a check is one process and takes minutes
 UNREADABLE: tuple[type[Exception], ...] = (OSError, yaml.YAMLError, AttributeError, TypeError, ValueError)
 UNREADABLE += (RecursionError, humanfriendly.InvalidSize, humanfriendly.InvalidTimespan)
 
@@ -73,7 +73,7 @@ class Request:
         return {option: value for option, value in values.items() if value}
 
     def words(self, leave_out: Collection[str] = ()) -> tuple[str, ...]:
-        """The options of the command line; without those of several processes, GPUs are those of one node."""
+        """Command-line options except ``leave_out``; without `nodes`, GPUs are the number per node."""
         options = {option: value for option, value in self.options.items() if option not in leave_out}
         if "nodes" in leave_out and "gpus" in options:
             *model, gpus = options["gpus"].split(":")
@@ -83,13 +83,13 @@ class Request:
 
 
 def check_cluster(study: Study, config: Path, profile: Path) -> None:
-    """Check the profile's requests, then run `policygrain check` on a node of each kind; run this on a login node.
+    """Check the profile's requests, then run `policygrain check` on a node of each kind, from a login node.
 
-    Prints each problem. UserError if there is one.
+    Prints all problems. UserError if there are any.
     """
     requests, limits = read_profile(profile), time_limits()
     problems = 0
-    places: dict[tuple[str, ...], list[Request]] = {}
+    by_node_options: dict[tuple[str, ...], list[Request]] = {}
     for request in requests:
         if request.expressions:
             print(f"{request.rule}: {', '.join(request.expressions)}: evaluated for each job, not checked")
@@ -99,13 +99,13 @@ def check_cluster(study: Study, config: Path, profile: Path) -> None:
             print(f"{profile}, {request.rule}: {problem}", file=sys.stderr)
             problems += 1
         else:
-            places.setdefault(request.words((*PROCESSES, "cpus-per-task", "mem")), []).append(request)
+            by_node_options.setdefault(request.words((*PROCESSES, "cpus-per-task", "mem")), []).append(request)
     with_vllm = rules_with_vllm(study)
-    for place, there in places.items():
+    for node_options, same_node in by_node_options.items():
         # vLLM needs the memory and CPUs that its rule requests.
-        starting = next((request for request in there if request.rule in with_vllm), None)
-        options = starting.words(PROCESSES) if starting else place
-        problems += not passes_on_a_node(options, config, with_vllm=starting is not None)
+        vllm_request = next((request for request in same_node if request.rule in with_vllm), None)
+        options = vllm_request.words(PROCESSES) if vllm_request else node_options
+        problems += not passes_on_a_node(options, config, with_vllm=vllm_request is not None)
     if problems:
         raise UserError(f"{profile}: {problems} problem{'s' if problems > 1 else ''} on this cluster, see above.")
 
@@ -126,14 +126,14 @@ def output_of(*command: str, timeout: float = 60, without: str | None = None) ->
 
 
 def time_limits() -> dict[str, str]:
-    """Partition that is up → its time limit; the default one is also under the name "". UserError without SLURM."""
+    """Partition → time limit, of partitions that are up; the default one also as "". UserError without SLURM."""
     if shutil.which("sinfo") is None:
         raise UserError(
             "--slurm: there is no sinfo here. Run this on a login node of the cluster; on some, `module load slurm` is "
             "needed first."
         )
     limits: dict[str, str] = {}
-    # Without SLURM_CONF, as inside jobs, where Snakemake removes this variable.
+    # Snakemake removes SLURM_CONF inside jobs, too.
     lines = output_of("sinfo", "--noheader", "--format=%P|%a|%l", without="SLURM_CONF").splitlines()
     for name, up, limit in (line.split("|", 2) for line in lines):
         if up == "up":
@@ -156,29 +156,29 @@ def read_profile(profile: Path) -> list[Request]:
         raise UserError(f"{profile}: cannot be read as a Snakemake profile: {error}") from error
     for rule in set(rules) - set(SUBMITTED):
         raise UserError(
-            f"{profile}: set-resources: {rule!r} is no rule that runs as a job.{did_you_mean(rule, SUBMITTED)} Jobs: "
-            f"{', '.join(SUBMITTED)}."
+            f"{profile}: set-resources: {rule!r} is not a rule that runs as a job.{did_you_mean(rule, SUBMITTED)} "
+            f"Jobs: {', '.join(SUBMITTED)}."
         )
     return requests
 
 
 def refused(request: Request, limits: Mapping[str, str]) -> str | None:
-    """Why SLURM would refuse jobs with these resources, or never start them; None if it would start them."""
+    """Why SLURM would reject or never start jobs with these resources; None if it would start them."""
     try:
         output_of("sbatch", "--test-only", *request.words(), "--wrap=true")
     except UserError as error:
         options = shlex.join(request.words()) or "a job without options"
         return f"SLURM refuses {options}: {error}. `sinfo -o '%P %l %c %m %G'` lists what each partition has."
-    # SLURM accepts the following jobs, which then stay pending for ever.
+    # SLURM accepts these jobs, but they stay pending forever.
     minutes = int(request.options.get("time", 0))
     for name in request.options.get("partition", "").split(","):
         if name not in limits:
             return f"partition {name!r} is not up; see `sinfo -s`."
-        most = (parse_time_left(limits[name]) or math.inf) / 60
-        if minutes > most:
+        limit = (parse_time_left(limits[name]) or math.inf) / 60
+        if minutes > limit:
             return (
-                f"asks for {minutes} minutes, partition {name or '(the default)'} gives {most:.0f}. Set runtime to at "
-                f"most {most:.0f}."
+                f"requests {minutes} minutes, but partition {name or '(the default)'} allows {limit:.0f}. Set runtime "
+                f"to at most {limit:.0f}."
             )
     return None
 
@@ -192,7 +192,7 @@ def rules_with_vllm(study: Study) -> set[str]:
 
 
 def passes_on_a_node(options: Collection[str], config: Path, with_vllm: bool) -> bool:
-    """Run `policygrain check` in a job with these options, which prints what is wrong there; False if it fails."""
+    """Run `policygrain check` in a job with these options and show its output; False if it fails."""
     command = ["srun", "--job-name=check", "--ntasks=1", "--time=10", f"--immediate={START_TIMEOUT}", *options]
     command += [sys.executable, "-m", "policygrain.cli", "check", str(config), "--machine"]
     command += ["--vllm"] if with_vllm else []
@@ -203,12 +203,15 @@ def passes_on_a_node(options: Collection[str], config: Path, with_vllm: bool) ->
     try:
         done = subprocess.run(command, env=environment, timeout=START_TIMEOUT + JOB_TIMEOUT, check=False)
     except subprocess.TimeoutExpired:
-        print(f"It did not end within {START_TIMEOUT + JOB_TIMEOUT} s: the file system may be slow.", file=sys.stderr)
+        print(
+            f"The check did not end within {START_TIMEOUT + JOB_TIMEOUT} s: the file system may be slow.",
+            file=sys.stderr,
+        )
         return False
     if done.returncode:
         print(
-            "It failed. If no job started, the cluster may be full: try again later. Else check that nodes see this "
-            "folder, its environment, data (POLICYGRAIN_DATA) and models (HF_HOME).",
+            "The check failed. If no job started, the cluster may be full: try again later. Otherwise check that nodes "
+            "see this folder, its environment, data (POLICYGRAIN_DATA) and models (HF_HOME).",
             file=sys.stderr,
         )
     return done.returncode == 0
@@ -222,6 +225,6 @@ def launch(resources: Mapping[str, Any]) -> str:
     tasks = resources.get("tasks") or (nodes or 1) * resources["tasks_per_node"]
     where = f"--nodes={nodes} " if nodes else ""
     gpus = f"--gpus={resources['gpu']} " if resources.get("gpu") else ""
-    # A step does not inherit the job's CPUs per task; ranks must not wait for one that was killed.
+    # A step does not inherit the job's CPUs per task. If a rank is killed, the others must not wait for it.
     cpus = f"--cpus-per-task={resources.get('cpus_per_task', 1)} --kill-on-bad-exit=1"
     return f"{resources['mpi']} {where}--ntasks={tasks} {cpus} {gpus}"

@@ -1,8 +1,8 @@
-"""What a study costs: tokens of each job, from them device-hours, and the memory of a run (`policygrain plan`).
+"""Estimates of a study's cost: tokens and device-hours of each job, and the memory of a run (`policygrain plan`).
 
-Hours are FLOPs over the rate of a device, in sampling and in training, and the start of each job: 2N FLOPs for a token
-that is sampled or scored, 6N for one that is trained on (Kaplan et al., arXiv 2001.08361), 8N with activation
-checkpointing.
+Device-hours are FLOPs divided by the device's rate for sampling or training, plus the start-up time of each job. A
+token that is sampled or scored costs 2N FLOPs, one that is trained on 6N (Kaplan et al., arXiv 2001.08361), 8N with
+activation checkpointing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ USABLE = 0.9  # share of a device's memory; the rest is fragmentation, buffers a
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU, or one core of a CPU: memory in bytes, seconds until a job has started, FLOP/s."""
+    """A GPU, or one core of a CPU: memory in bytes, start-up time of a job in seconds, rates in FLOP/s."""
 
     title: str
     measured: bool
@@ -67,7 +67,7 @@ def constants() -> dict[str, dict[str, Any]]:
 
 
 class Tokens(NamedTuple):
-    """Tokens that are sampled, scored by a forward pass, and trained on; the last two with those of prompts."""
+    """Numbers of tokens sampled, scored by a forward pass, and trained on; the last two include prompts."""
 
     sampled: float = 0.0
     scored: float = 0.0
@@ -75,12 +75,12 @@ class Tokens(NamedTuple):
 
     def plus(self, other: Tokens, times: float = 1.0) -> Tokens:
         """The sum with ``times`` of ``other``."""
-        return Tokens(*(one + times * more for one, more in zip(self, other, strict=True)))
+        return Tokens(*(count + times * added for count, added in zip(self, other, strict=True)))
 
 
 @dataclass(frozen=True)
 class Work:
-    """The tokens of a study's jobs, where texts have the expected lengths."""
+    """Token counts of a study's jobs, for prompts and responses of the expected lengths."""
 
     study: Study
     expected: Expected
@@ -104,7 +104,7 @@ class Work:
         return prompts * (self.expected.prompt_tokens + self.study.training.group * self.response)
 
     def step(self, arm: Arm) -> Tokens:
-        """One batch: sampled, scored by the policy and, where needed, the start policy, and trained on."""
+        """One batch: sampled, scored by the policy and, if needed, the reference policy, and trained on."""
         method, training = arm.method(self.study), arm.training(self.study)
         prompts = training.prompts_per_step
         draws = min(self.expected.draws, method.sampler.max_batches) if method.sampler.dynamic else 1.0
@@ -113,7 +113,7 @@ class Work:
         return Tokens(self.sampled(draws * prompts).sampled, passes * texts, training.epochs * texts)
 
     def run(self, arm: Arm) -> Tokens:
-        """A run: its steps, and validation before the first, at regular intervals and after the last step."""
+        """A run: its steps, and validation before the first step, at regular intervals and after the last step."""
         training = arm.training(self.study)
         validations = math.ceil(training.steps / training.validate_every) + 1
         return Tokens(validations * self.validation).plus(self.step(arm), training.steps)
@@ -136,17 +136,17 @@ class Work:
     def estimators(self, section: Estimators) -> Tokens:
         """The estimators on one initial model: their batches, and the true gradient at each distance.
 
-        At each distance, the batches have one forward pass in common and a backward pass of twice its work for each
-        estimator; optimizer steps by the reference, with samples of their own, lead there.
+        At each distance, estimators share the forward pass of a batch, and each has its own backward pass, which costs
+        twice as much. The reference makes the optimizer steps to each distance, on separate samples.
         """
         batch, farthest = section.prompts_per_update, max(section.updates)
         passes = section.batches * (1 + 2 * len(section.methods)) / 3
         distance = self.sampled(section.true_prompts).plus(
             Tokens(trained=self.texts(batch) * passes + self.texts(section.true_prompts))
         )
-        # The way to the largest distance leads through the others.
-        way = self.sampled(farthest * batch).plus(Tokens(trained=self.texts(batch) * farthest))
-        stage = self.sampled(batch * section.batches).plus(distance, len(section.updates)).plus(way)
+        # The steps to the largest distance include those to the others.
+        steps = self.sampled(farthest * batch).plus(Tokens(trained=self.texts(batch) * farthest))
+        stage = self.sampled(batch * section.batches).plus(distance, len(section.updates)).plus(steps)
         return self.trained_to(section).plus(stage, len(section.steps))
 
     def rounds(self, section: Rounds) -> Tokens:
@@ -164,7 +164,7 @@ class Work:
         return Tokens().plus(self.step(Arm(section.reference)), max(section.steps))
 
     def job(self, job: Job, arms: Mapping[str, Arm], evaluated: Collection[str]) -> Tokens:
-        """The tokens of a job. ``evaluated``: the arms whose runs evaluate their models themselves."""
+        """The tokens of a job. ``evaluated``: arms whose models are evaluated in the training process."""
         study, tokens = self.study, Tokens()
         for run in job.runs:
             if job.rule == "train":
@@ -173,20 +173,20 @@ class Work:
                 tokens = tokens.plus(self.evaluation)
         match job.rule:
             case "evaluate":
-                each = self.evaluation
+                per_start = self.evaluation
             case "estimators":
                 assert study.estimators is not None
-                each = self.estimators(study.estimators)
+                per_start = self.estimators(study.estimators)
             case "rounds":
                 assert study.rounds is not None
-                each = self.rounds(study.rounds)
+                per_start = self.rounds(study.rounds)
             case _:
-                each = self.start_model()
-        return tokens.plus(each, len(job.starts))
+                per_start = self.start_model()
+        return tokens.plus(per_start, len(job.starts))
 
 
 def jobs_of(study: Study) -> Jobs:
-    """All jobs of a study whose problems and models need not be there."""
+    """All jobs of a study; its problems and models need not exist."""
     return Jobs(study, StudyFolder(Path(study.name)), Fingerprints(study))
 
 
@@ -194,25 +194,27 @@ def estimate(study: Study, name: str, gpus: int | None = None, per_run: int | No
     """The estimate as plain data, in bytes, hours and tokens.
 
     ``name`` is that of the device, ``gpus`` the number of devices available, ``per_run`` the number per run (None: the
-    fewest on which a run fits). UserError for several devices per run of the trainer that has one process.
+    fewest on which a run fits). UserError if ``per_run`` is more than 1 and the trainer has a single process.
     """
     known = constants()
     if name not in known["devices"]:
-        raise UserError(f"--device: none is called {name!r}.{did_you_mean(name, known['devices'])}")
+        raise UserError(f"--device: unknown device {name!r}.{did_you_mean(name, known['devices'])}")
     if study.training.trainer == "policygrain":
         if (per_run or 1) > 1:
-            raise UserError("--per-run: training.trainer policygrain has one device per run; trl and verl several.")
+            raise UserError(
+                "--per-run: training.trainer policygrain uses one device per run; trl and verl can use more."
+            )
         per_run = 1
     device = Device(**known["devices"][name])
     expected = Expected(**known["workloads"].get(study.model.start, known["workloads"]["default"]))
     work, shape = Work(study, expected), shape_of(study.model, known["shapes"])
     for devices in PER_RUN if per_run is None else (per_run,):
-        held = memory(shape, study, expected.prompt_tokens, work.response, devices)
-        if fits := sum(held.values()) <= USABLE * device.memory:
+        by_use = memory(shape, study, expected.prompt_tokens, work.response, devices)
+        if fits := sum(by_use.values()) <= USABLE * device.memory:
             break
 
     jobs = jobs_of(study)
-    matrix, there = jobs.fingerprints.matrix, max(gpus or devices, devices)
+    matrix, available = jobs.fingerprints.matrix, max(gpus or devices, devices)
     evaluated = matrix.evaluated_arms if study.evaluation.after_training else set()
     tokens: dict[str, list[Tokens]] = defaultdict(list)
     for job in jobs.submitted:
@@ -220,10 +222,10 @@ def estimate(study: Study, name: str, gpus: int | None = None, per_run: int | No
     rules: list[dict[str, Any]] = []
     wall = 0.0
     for rule in (rule for rule in SUBMITTED if rule in tokens):
-        several = devices if rule == "train" else 1
-        hours = [several * device.start / 3600 + hours_of(t, shape, study, device) for t in tokens[rule]]
-        # Stages one after the other, as in the workflow; some could overlap.
-        wall += max(sum(hours) / there, max(hours) / several)
+        per_job = devices if rule == "train" else 1
+        hours = [per_job * device.start / 3600 + hours_of(t, shape, study, device) for t in tokens[rule]]
+        # As if rules ran one after the other; in the workflow some can overlap.
+        wall += max(sum(hours) / available, max(hours) / per_job)
         sums = dict(zip(Tokens._fields, map(sum, zip(*tokens[rule], strict=True)), strict=True))
         rules.append({"rule": rule, "jobs": len(hours), **sums, "device_hours": sum(hours)})
     total = {key: sum(rule[key] for rule in rules) for key in (*Tokens._fields, "device_hours")}
@@ -236,11 +238,11 @@ def estimate(study: Study, name: str, gpus: int | None = None, per_run: int | No
         "device": {"name": name, **asdict(device)},
         "expected": asdict(expected),
         "rules": rules,
-        "total": {"jobs": len(jobs.all) + 1, **total},  # and `all`
-        "gpus": there,
+        "total": {"jobs": len(jobs.all) + 1, **total},  # with the rule `all`
+        "gpus": available,
         "wall_hours": wall,
         "devices_per_run": devices,
-        "memory": {**held, "total": sum(held.values())},
+        "memory": {**by_use, "total": sum(by_use.values())},
         "fits": fits,
     }
 
@@ -253,11 +255,11 @@ def hours_of(tokens: Tokens, shape: Shape, study: Study, device: Device) -> floa
 
 
 def benchmark_size(study: Study, benchmark: Benchmark) -> int:
-    """Number of problems: `size` for a synthetic family, else that of the registered set or file, at most `size`."""
+    """Number of problems: of a synthetic family `size`, of a registered set or file all, at most `size`."""
     if benchmark.source in FAMILIES:
         return benchmark.size or FAMILY_SIZE
     if benchmark.source in registry.names():
-        there = registry.dataset(benchmark.source).count
+        count = registry.dataset(benchmark.source).count
     else:
-        there = sum(1 for _ in read_rows(data_root(study.data.root) / benchmark.source))
-    return min(there, benchmark.size or there)
+        count = sum(1 for _ in read_rows(data_root(study.data.root) / benchmark.source))
+    return min(count, benchmark.size or count)

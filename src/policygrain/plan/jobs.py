@@ -1,4 +1,4 @@
-"""The jobs of a study: what each reads and writes, and the file that says that it has ended.
+"""The jobs of a study: their inputs, outputs and completion markers.
 
 The Snakefile, `policygrain plan` and `policygrain check --slurm` read the jobs here.
 """
@@ -26,7 +26,7 @@ from ..study.fingerprint import (
 from ..study.runs import Run
 from ..tasks.sources import source_digests
 
-# Rules whose jobs a cluster gets, with the names of their jobs; one that trains several seeds is named `ARM/0+1`.
+# Rules whose jobs are submitted to a cluster, with their names; a job that trains two seeds is named `ARM/0+1`.
 SUBMITTED = {
     "start_model": "seed{seed}",
     "train": "{arm}/{seeds}",
@@ -34,15 +34,15 @@ SUBMITTED = {
     "rounds": "seed{seed}",
     "evaluate": "{shard}",
 }
-# Rules whose jobs take seconds and run where Snakemake does.
+# Rules whose jobs take seconds and run on Snakemake's machine.
 LOCAL = ("prepare", "figure", "table", "track", "report_page")
 
 
 @dataclass(frozen=True)
 class Job:
-    """One process: the files that it reads, the markers that it writes at its end, and its other files.
+    """One process: its input files, the markers that it writes when it has finished, and its other output files.
 
-    A finished job is a marker whose name has the fingerprint of everything that the result depends on.
+    The name of a marker contains the fingerprint of everything that the result depends on.
     """
 
     rule: str
@@ -55,14 +55,14 @@ class Job:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """All declared files. Run folders are none: Snakemake would delete them before another attempt."""
+        """All declared files, without run folders, which Snakemake would delete before another attempt."""
         return self.markers + self.files
 
 
 class Jobs:
     """The jobs of one study with its results in ``folder``.
 
-    Each is derived on first use: on a cluster every job reads the workflow, and needs only its own entry.
+    Created on first use: on a cluster every job reads the workflow but needs only its own entry.
     """
 
     def __init__(self, study: Study, folder: StudyFolder, fingerprints: Fingerprints) -> None:
@@ -70,7 +70,7 @@ class Jobs:
 
     @classmethod
     def of_results(cls, study: Study, folder: StudyFolder) -> Jobs:
-        """The jobs with problems and initial model as they are now, or were when they were read."""
+        """The jobs for the current problem files and initial model; for missing ones, those that were recorded."""
         prepared = prepared_data(folder.data)
         sources = {**(prepared.sources if prepared else {}), **source_digests(study)}
         return cls(study, folder, Fingerprints(study, sources, start_identity(study, folder)))
@@ -79,14 +79,14 @@ class Jobs:
 
     @cached_property
     def training_data(self) -> tuple[str, ...]:
-        """Marker and files of the training problems (files may have been deleted)."""
+        """Marker and files of the training problems."""
         data = self.folder.data
         marker = self._marker("prepare", "training", self.fingerprints.training_data)
         return marker, str(data.train), str(data.validation)
 
     @cached_property
     def prepare(self) -> Job:
-        """Writes all problems."""
+        """The job that writes all problems."""
         data, fingerprint = self.folder.data, self.fingerprints.data()
         training, *files = self.training_data
         files += [str(data.contamination), *(str(data.benchmark(b.name)) for b in self.study.evaluation.benchmarks)]
@@ -94,18 +94,16 @@ class Jobs:
         return Job("prepare", fingerprint, markers, files=tuple(files))
 
     def start_models(self, seeds: Iterable[int]) -> list[Job]:
-        """The jobs that make the initial models of runs with ``seeds``; none where the study names a model."""
+        """The jobs that make the initial models of runs with ``seeds``; none for a pretrained model."""
         if self.study.model.start != "tiny":
             return []
         return [self._start_model(start) for start in dict.fromkeys(start_seed(self.study, seed) for seed in seeds)]
 
     def _start_model(self, start: int) -> Job:
-        """Makes an initial model."""
         fingerprint = self.fingerprints.start_model(start)
         return self._job("start_model", {"seed": str(start)}, fingerprint, self.training_data, starts=(start,))
 
     def _measured(self, instrument: Instrument, start: int) -> Job:
-        """Measures an initial model."""
         inputs = self.training_data + _markers(self.start_models([start]))
         fingerprint = self.fingerprints.measured(instrument, start)
         return self._job(instrument, {"seed": str(start)}, fingerprint, inputs, starts=(start,))
@@ -118,7 +116,7 @@ class Jobs:
     # Training and evaluation.
 
     def train(self, runs: Sequence[Run]) -> Job:
-        """Trains runs of one arm, one after the other, and evaluates them where the study says so."""
+        """The job that trains runs of one arm in sequence and, with `evaluation.after_training`, evaluates them."""
         arm, seeds = runs[0].arm, [run.seed for run in runs]
         evaluates = self.study.evaluation.after_training and arm in self.fingerprints.matrix.evaluated_arms
         data = self.prepare.outputs if evaluates else self.training_data
@@ -134,17 +132,17 @@ class Jobs:
 
     @cached_property
     def shards(self) -> dict[str, list[Run]]:
-        """Runs by the process that evaluates them; initial models are evaluated by the first."""
+        """Runs by the process that evaluates them; the first one also evaluates the initial models."""
         size = self.study.evaluation.runs_per_engine
         runs = [] if self.study.evaluation.after_training else self.fingerprints.matrix.evaluated
         return {f"{i // size:02d}": runs[i : i + size] for i in range(0, len(runs) or 1, size)}
 
     def evaluate(self, shard: str) -> Job:
-        """Evaluates many models in one engine."""
+        """The job that evaluates the models of a shard in one engine."""
         runs, starts = self.shards[shard], start_seeds(self.study) if shard == "00" else []
         processes = dict.fromkeys(self._processes[run] for run in runs)
-        made_by = [*self.start_models(starts), *map(self.train, processes)]
-        inputs = self.prepare.outputs + _markers(made_by)
+        model_jobs = [*self.start_models(starts), *map(self.train, processes)]
+        inputs = self.prepare.outputs + _markers(model_jobs)
         fingerprint = self.fingerprints.evaluation(runs, starts)
         return self._job("evaluate", {"shard": shard}, fingerprint, inputs, runs=tuple(runs), starts=tuple(starts))
 
@@ -159,7 +157,7 @@ class Jobs:
 
     @cached_property
     def computed(self) -> list[Job]:
-        """Everything that is trained, evaluated and measured."""
+        """All jobs that train, evaluate or measure."""
         trained = [self.train(runs) for runs in dict.fromkeys(self._processes.values())]
         evaluated = [self.evaluate(shard) for shard in self.shards]
         return [*trained, *evaluated, *self.measured("estimators"), *self.measured("rounds")]
@@ -170,7 +168,7 @@ class Jobs:
         return _markers(self.computed)
 
     def drawn(self, rule: str, name: str) -> Job:
-        """A figure or a table, which reads records alone."""
+        """The job of a figure or table, which reads only records."""
         folder, suffixes = (self.folder.figure, SUFFIXES) if rule == "figure" else (self.folder.table, (".csv", ".md"))
         marker = self._marker("figure", name, self.fingerprints.figures())
         files = tuple(str(folder(name, suffix)) for suffix in suffixes)
@@ -184,34 +182,34 @@ class Jobs:
 
     @cached_property
     def figure_files(self) -> tuple[str, ...]:
-        """All that figures and tables write."""
+        """All files that figures and tables write."""
         return tuple(path for job in self.figures for path in job.outputs)
 
     @cached_property
     def track(self) -> Job:
-        """Completes the copy in MLflow."""
+        """The job that completes the copy in MLflow."""
         marker = self._marker("track", "mlflow", self.fingerprints.tracking())
         return Job("track", self.fingerprints.tracking(), (marker,), self.figure_files, (str(self.folder.tracking),))
 
     @cached_property
     def report_page(self) -> Job:
-        """Writes the report."""
+        """The job that writes the report."""
         marker = self._marker("report", "report", self.fingerprints.tracking())
         inputs = self.figure_files + self.track.outputs
         return Job("report_page", self.fingerprints.tracking(), (marker,), inputs, (str(self.folder.report),))
 
-    # All of them, and by name.
+    # All jobs, and jobs by name.
 
     @cached_property
     def submitted(self) -> list[Job]:
-        """The jobs of `SUBMITTED` rules."""
+        """All jobs of `SUBMITTED` rules."""
         groups = [self.study.seeds, *([run.seed for run in process] for process in self._processes.values())]
-        made = [job for seeds in groups for job in self.start_models(seeds)]
-        return [*{job.markers: job for job in made}.values(), *self.computed]
+        start_models = [job for seeds in groups for job in self.start_models(seeds)]
+        return [*{job.markers: job for job in start_models}.values(), *self.computed]
 
     @property
     def all(self) -> list[Job]:
-        """Every job of a study."""
+        """All jobs of a study."""
         return [self.prepare, *self.submitted, *self.figures, self.track, self.report_page]
 
     def of(self, rule: str, wildcards: Mapping[str, str]) -> Job:
@@ -224,11 +222,11 @@ class Jobs:
         return self._start_model(start) if rule == "start_model" else self._measured(cast("Instrument", rule), start)
 
     def marker(self, rule: str) -> str:
-        """The markers of a rule, with wildcards."""
+        """The path of a rule's markers, with wildcards."""
         return self._marker(rule, SUBMITTED[rule], "{fingerprint}")
 
     def log(self, rule: str) -> str:
-        """The logs of a rule, with wildcards."""
+        """The path of a rule's logs, with wildcards."""
         return str(self.folder.log(rule, f"{SUBMITTED[rule]}-{{fingerprint}}"))
 
     def _job(

@@ -1,4 +1,4 @@
-"""Workflow session around Snakemake's jobs: study lock, study file, progress, and runs in MLflow."""
+"""Steps before and after Snakemake's jobs: study lock, study file, progress line, and live runs in MLflow."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from .jobs import LOCAL, Jobs
 
 
 class Session:
-    """One call of Snakemake, not inside a job; ``workflow`` is Snakemake's object of that name."""
+    """One call of Snakemake outside jobs; ``workflow`` is its Workflow object."""
 
     def __init__(self, workflow: Any, jobs: Jobs) -> None:
         self._workflow, self._jobs, self._folder = workflow, jobs, jobs.folder
         self._progress: WorkflowProgress | None = None
 
     def start(self) -> None:
-        """Before the first job. Exits where another workflow runs this study, or jobs of a killed one do."""
+        """Before the first job. Exits if another workflow, or jobs of a killed one, are running this study."""
         try:
             lock_workflow(self._folder)
             if getattr(self._workflow.executor_plugin, "name", "") != "slurm":
@@ -44,9 +44,9 @@ class Session:
             self._follow_in_mlflow()
 
     def succeed(self) -> None:
-        """After the last job. Exits with an error where files are missing that a target rule, such as `all`, asks for.
+        """After the last job. Exits with an error if inputs of a target rule, such as `all`, are missing.
 
-        With `ancient` inputs Snakemake leaves out jobs behind one that is forced (`-f`, `-R`), and then ends with 0.
+        With `ancient` inputs Snakemake skips jobs that depend on a forced one (`-f`, `-R`), and exits with 0.
         """
         self.end()
         targets = [job for job in self._workflow.dag.targetjobs if job.rule.norun]
@@ -60,7 +60,7 @@ class Session:
             print(f"The report is in {self._folder.report}.", file=sys.stderr)
 
     def end(self) -> None:
-        """Take the line of progress away."""
+        """Remove the progress line."""
         if self._progress:
             self._progress.close()
 
@@ -69,7 +69,7 @@ class Session:
         return Counter(job.rule.name for job in self._workflow.dag.needrun_jobs() if not job.rule.norun)
 
     def _show_progress(self) -> None:
-        """Show a line in place of Snakemake's output, unless an option shows that (`-p`, `--verbose`, `--quiet`)."""
+        """Replace Snakemake's output by a progress line, unless `-p`, `--verbose` or `--quiet` was given."""
         settings = self._workflow.output_settings
         changed = set(settings.quiet or ()) != {Quietness.HOST, Quietness.REASON}
         if settings.printshellcmds or settings.verbose or changed:
@@ -81,19 +81,19 @@ class Session:
         logger.addHandler(self._progress)
 
     def _follow_in_mlflow(self) -> None:
-        """Start the process that logs the steps of runs while they are trained; it ends with this one."""
+        """Start a process that logs the steps of runs while they are trained; it ends with this process."""
         command = [sys.executable, "-m", "policygrain.cli", "track", "--follow", str(os.getpid())]
         command += ["--config", str(self._folder.study), "--results", str(self._folder.path)]
         environment = {**os.environ, "PYTHONPATH": f"{self._workflow.basedir}/src"}
         with self._folder.tracking_log.open("w") as file:
-            # In a session of its own: Ctrl-C stops the workflow, and this process then says so in MLflow.
+            # In its own session, so that Ctrl-C stops only the workflow, and this process can record that in MLflow.
             subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True, env=environment
             )
 
 
 def check_cores(settings: Any) -> None:
-    """Exits where Snakemake is given no core or no job at a time, for which it would wait for ever."""
+    """Exit if `--cores`, `--local-cores` or `--jobs` is 0: Snakemake would wait forever."""
     for option in ("cores", "local_cores", "nodes"):
         number = getattr(settings, option)
         if number is not None and number < 1:

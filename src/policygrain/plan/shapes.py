@@ -15,14 +15,14 @@ from ..tasks.characters import CHARACTERS
 # Up to this vocabulary size the output layer computes all logits at once, beyond it blocks of tokens × vocabulary.
 PLAIN_VOCABULARY = 4096
 BLOCK = (4096, 8192)
-# Responses that have to fit into the engine at once: all that it samples, or as many as make vLLM worth while.
+# Concurrent responses whose cache must fit: the batch size of transformers; of vLLM, enough to be efficient.
 SEQUENCES = {"transformers": 256, "vllm": 32}
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A decoder of the Qwen2 kind: grouped-query attention with biases on q, k, v; gated feed-forward; RMS norms."""
+    """A decoder like Qwen2: grouped-query attention with biases on q, k, v; gated feed-forward; RMS norms."""
 
     hidden: int
     intermediate: int
@@ -93,7 +93,7 @@ def shape_of(model: Model, known: dict[str, dict[str, Any]]) -> Shape:
 
 
 def memory(shape: Shape, study: Study, prompt: float, response: float, devices: int) -> dict[str, float]:
-    """Bytes on each of the ``devices`` of a run, by use: the trainer's in an update, and those of the engine beside it.
+    """Bytes on each of a run's ``devices``, by use: of the trainer in an update, and of the engine at the same time.
 
     Prompts have ``prompt`` tokens on average, responses ``response``. A sharded run divides weights, gradients and
     AdamW's two moments among its devices (ZeRO-3, arXiv 1910.02054); two layers and the embeddings are gathered at a
@@ -104,12 +104,12 @@ def memory(shape: Shape, study: Study, prompt: float, response: float, devices: 
     sharded = is_sharded(training)
     state = shape.parameters * width / (devices if sharded else 1)
     gathered = compute * (shape.embeddings + 2 * (shape.parameters - shape.embeddings) / shape.layers)
-    # A response that is longer than a micro-batch is one of its own.
+    # A response that is longer than the limit is a micro-batch by itself.
     micro = max(training.micro_batch_tokens, prompt + training.max_tokens)
-    # What a layer keeps of a token: norms 4h, q and attention 2q, k and v 2k, feed-forward 4i. Recomputed: h of each
-    # layer, and one layer in full (after Korthikanti et al., arXiv 2205.05198, for this architecture).
+    # Activations of a token in a layer: norms 4h, q and attention 2q, k and v 2k, feed-forward 4i. With checkpointing:
+    # h of each layer, and one layer in full (after Korthikanti et al., arXiv 2205.05198, for this architecture).
     layer = 4 * shape.hidden + 2 * shape.queries + 2 * shape.keys + 4 * shape.intermediate
-    kept = shape.layers * shape.hidden + layer if training.activation_checkpointing else shape.layers * layer
+    stored = shape.layers * shape.hidden + layer if training.activation_checkpointing else shape.layers * layer
     # Logits, log-softmax and gradient in float32, of all tokens or of a block, then with the layer's gradient.
     logits = 3.0 * micro * shape.vocabulary
     if shape.vocabulary > PLAIN_VOCABULARY:
@@ -121,7 +121,7 @@ def memory(shape: Shape, study: Study, prompt: float, response: float, devices: 
         "gradients": state,
         "AdamW": 2 * state,
         "gathered layers": gathered if sharded else 0.0,
-        "activations": micro * compute * kept,
+        "activations": micro * compute * stored,
         "output layer": 4 * logits,
         "engine's weights": float(shape.parameters * compute),
         "engine's cache": training.kv_gib * 2.0**30 if training.kv_gib else cache,

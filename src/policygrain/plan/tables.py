@@ -1,4 +1,4 @@
-"""Estimates as text: one study in full, several as a Markdown table, and the cost of a verdict."""
+"""Estimates as text: one study in full, several as a Markdown table, and the seeds that a comparison needs."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def markdown(estimates: Sequence[dict[str, Any]]) -> str:
 
 
 def power(spreads: Sequence[Spread], estimate: dict[str, Any], records: str) -> str:
-    """Seeds that decide a comparison, and device-hours of two arms with as many, by effect; Markdown."""
+    """Seeds needed to decide a comparison and device-hours of its two arms, by size of the effect; Markdown."""
     from ..analysis.verdicts import EFFECTS, POWER, seeds_to_decide
 
     trained = [rule for rule in estimate["rules"] if rule["rule"].startswith(("train", "evaluate"))]
@@ -84,8 +84,8 @@ def power(spreads: Sequence[Spread], estimate: dict[str, Any], records: str) -> 
         rows.append([spread.endpoint, str(spread.updates), sd, *cells])
     header = ["endpoint", "updates per batch", "paired sd, points", *(f"{e:g} points" for e in EFFECTS)]
     return markdown_table(header, rows) + (
-        f"\nSeeds per arm with which {POWER:.0%} of studies show the direction of a true difference of this size; in "
-        f"brackets at the upper limit of the sd. Holm's correction for {count} comparison{'s' * (count > 1)}. Hours: "
-        f"both arms of {estimate['study']}, {hours(per_run)} device-hours a run with its evaluation. The sd is that of "
-        f"the study {records}; that of another model is not known before its first seeds.\n"
+        f"\nSeeds per arm for {POWER:.0%} power to show the direction of a true difference of this size; in brackets: "
+        f"with the upper limit of the sd. Holm's correction for {count} comparison{'s' * (count > 1)}. Hours: both "
+        f"arms of {estimate['study']}, {hours(per_run)} device-hours a run with its evaluation. The sd is that of "
+        f"the study {records}; another model may have a different one.\n"
     )

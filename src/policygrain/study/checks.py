@@ -10,17 +10,17 @@ from .runs import CONTROLS, START, Arm, arms_of, control_arms, run_matrix
 from .schema import Estimators, Experiment, Rounds, Study, Training
 from .sections import distinct
 
-LONGEST_ARM = 150  # characters of a folder's name, which has at most 255 bytes with what is added to it
+LONGEST_ARM = 150  # characters; folder names, with what is added to an arm's name, have at most 255 bytes
 
 
 def check_keys(study: Study) -> None:
-    """UserError for the first key that contradicts another one, with a correction."""
+    """UserError for the first key that contradicts another one; the message says how to correct it."""
     _check_alone(study)
     for name in study.methods:
         method(name, study.methods)
     check_instruments(study)
     if study.controls is not None and CONTROLS in study.experiments:
-        raise UserError(f"experiments.{CONTROLS}: is the name of the runs of `controls`; choose another.")
+        raise UserError(f"experiments.{CONTROLS}: this name is reserved for the runs of `controls`; choose another.")
     for name, experiment in study.experiments.items():
         _check_experiment(name, experiment, study)
     for role, arm in control_arms(study).items():
@@ -30,11 +30,11 @@ def check_keys(study: Study) -> None:
             key = "worse" if role == "worse" else "method"
             raise UserError(f"controls.{key}: {error}") from error
     if study.controls is not None and study.controls.worse == study.controls.method:
-        raise UserError(f"controls.worse: {study.controls.worse!r} is controls.method, too, which cannot be worse.")
+        raise UserError(f"controls.worse: {study.controls.worse!r} is also controls.method; choose another method.")
     try:
         distinct([name.lower() for name in run_matrix(study).arms])
     except ValueError as error:
-        raise UserError(f"methods: some file systems ignore case, and there {error}.") from error
+        raise UserError(f"methods: {error}, if case is ignored as on some file systems.") from error
 
 
 def check_credentials(study: Study) -> None:
@@ -47,7 +47,7 @@ def check_credentials(study: Study) -> None:
 
 
 def _check_alone(study: Study) -> None:
-    """Keys of sections that are read by themselves."""
+    """UserError for settings of model, prompt or evaluation that are incompatible."""
     tiny = study.model.tiny
     if tiny.hidden % tiny.heads:
         raise UserError(f"model.tiny.heads: hidden size {tiny.hidden} is not divisible by {tiny.heads} heads.")
@@ -56,10 +56,10 @@ def _check_alone(study: Study) -> None:
             f"model.tiny.heads: the head size {tiny.hidden} / {tiny.heads} must be a multiple of 32 (vLLM on CPUs)."
         )
     if study.prompt.system and not study.prompt.chat:
-        raise UserError("prompt.system: only prompts with prompt.chat: true have it. Set that, or leave it out.")
+        raise UserError("prompt.system: requires prompt.chat: true. Set that, or leave prompt.system out.")
     if study.evaluation.after_training and study.training.engine == "vllm":
         raise UserError(
-            "evaluation.after_training: only with training.engine: transformers; vLLM evaluates many models per engine."
+            "evaluation.after_training: requires training.engine: transformers; a vLLM engine evaluates many models."
         )
 
 
@@ -76,31 +76,31 @@ def _check_experiment(name: str, experiment: Experiment, study: Study) -> None:
 
 
 def _check_updates(settings: Training) -> None:
-    """UserError for incompatible numbers of steps, updates and batches, or a sampler that the engine lacks."""
+    """UserError for incompatible numbers of steps, updates and batches, or sampler_bits with vLLM."""
     updates, responses = settings.updates_per_batch, settings.prompts_per_step * settings.group
     if updates > responses:
         raise UserError(
-            f"training.updates_per_batch: {updates} updates of a batch of {responses} responses; there must be at "
-            "least one per update."
+            f"training.updates_per_batch: {updates} updates of a batch of {responses} responses; each update "
+            "needs at least one response."
         )
-    if settings.warmup_updates > (every := settings.steps * settings.updates_of_batch):
+    if settings.warmup_updates > (total := settings.steps * settings.updates_of_batch):
         raise UserError(
-            f"training.warmup_updates: {settings.warmup_updates} are more than the {every} optimizer steps of the run."
+            f"training.warmup_updates: {settings.warmup_updates} is more than the {total} optimizer steps of the run."
         )
     if settings.ahead >= settings.steps:
-        raise UserError(f"training.ahead: {settings.ahead} batches ahead, and the run has {settings.steps} steps.")
+        raise UserError(f"training.ahead: {settings.ahead} must be less than training.steps ({settings.steps}).")
     if settings.sampler_bits is not None and settings.engine == "vllm":
         raise UserError(
-            f"training.sampler_bits: {settings.sampler_bits} bits, and the weights of vLLM are not rounded here. Set "
-            "training.engine to transformers, or leave sampler_bits out."
+            f"training.sampler_bits: {settings.sampler_bits} bits are not supported with vLLM. Set training.engine to "
+            "transformers, or leave sampler_bits out."
         )
 
 
 def _check_name(experiment: str, arm: Arm) -> None:
     """UserError if the name of an arm cannot name a folder."""
-    if (odd := re.search(r"[^A-Za-z0-9_.+=-]", arm.name)) is not None:
+    if (invalid := re.search(r"[^A-Za-z0-9_.+=-]", arm.name)) is not None:
         raise UserError(
-            f"experiments.{experiment}.vary: {arm.name!r} contains {odd[0]!r} and cannot name a folder; only "
+            f"experiments.{experiment}.vary: {arm.name!r} contains {invalid[0]!r} and cannot name a folder; only "
             "keys whose values are numbers or words can be varied. Write one study per value instead."
         )
     if len(arm.name) > LONGEST_ARM:
@@ -109,7 +109,7 @@ def _check_name(experiment: str, arm: Arm) -> None:
             f"(at most {LONGEST_ARM}). Vary fewer keys, or write one study per value."
         )
     if arm.name == START:
-        raise UserError(f"experiments.{experiment}.methods: {START!r} is the name of the initial models.")
+        raise UserError(f"experiments.{experiment}.methods: {START!r} is reserved for the initial models.")
 
 
 def check_instruments(study: Study) -> None:
@@ -134,17 +134,17 @@ def _check_instrument(study: Study, where: str, section: Estimators | Rounds) ->
         if chosen.n_mtp_heads:
             raise UserError(
                 f"{where}.methods: {name!r} needs prediction heads, which are not trained here; leave it out, or "
-                "measure its form with `ratio: {future: backbone}`."
+                "measure its variant with `ratio: {future: backbone}`."
             )
     if reference not in names:
         raise UserError(
-            f"{where}.reference: {reference!r} is not one of {where}.methods, which are compared with it. Add it there."
+            f"{where}.reference: {reference!r} is not one of {where}.methods. Add it there."
             f"{did_you_mean(reference, names)}"
         )
     if max(section.steps) > training.steps:
-        raise UserError(f"{where}.steps: {max(section.steps)}, and training.steps is {training.steps}.")
+        raise UserError(f"{where}.steps: {max(section.steps)} is more than training.steps ({training.steps}).")
     if not max(section.updates):
-        raise UserError(f"{where}.updates: 0 alone measures nothing; add a number after which ratios differ.")
+        raise UserError(f"{where}.updates: all ratios are 1 after 0 updates; add a larger number.")
     if max(section.steps):
         try:
             _check_updates(training)
@@ -155,7 +155,7 @@ def _check_instrument(study: Study, where: str, section: Estimators | Rounds) ->
 def check_prompts(where: str, section: Estimators | Rounds, available: int) -> None:
     """UserError if the rollouts of one policy need more prompts than the ``available`` training problems.
 
-    With fewer problems, prompts would come twice and the batches would not be independent.
+    With fewer problems, prompts would repeat and batches would not be independent.
     """
     per_update = section.prompts_per_update
     needed = {"updates": max(section.updates) * per_update}
@@ -164,6 +164,6 @@ def check_prompts(where: str, section: Estimators | Rounds, available: int) -> N
     for key, count in needed.items():
         if count > available:
             raise UserError(
-                f"{where}.{key}: needs {count} prompts, and there are {available} training problems "
+                f"{where}.{key}: needs {count} prompts, but there are {available} training problems "
                 f"(prompts_per_update is {per_update}). Choose fewer, or a larger data.train_size."
             )

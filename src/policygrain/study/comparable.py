@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 RULE = "(rule {} of docs/design.md)"
 # Settings that change the number of optimizer steps, responses or prompts of a run.
 SIZES = ("steps", "prompts_per_step", "group", "updates_per_batch", "epochs")
-RATIO_AND_CLIP = {"ratio", "clip"}  # a ratio comes with a clip range of its own
+RATIO_AND_CLIP = {"ratio", "clip"}  # each ratio has its own clip range
 
 
 class Pair(NamedTuple):
@@ -28,12 +28,12 @@ class Pair(NamedTuple):
     experiment: str
     arm: Arm
     reference: Arm
-    margin: float | None = None  # points; a difference that is shown to be smaller is reported as such
-    whole: bool = False  # an own method with the method that it changes; they may differ in several parts
+    margin: float | None = None  # in points; differences shown to be smaller are reported as such
+    whole: bool = False  # a method of the study with its base; they may differ in several parts
 
 
 def pairs(study: Study) -> list[Pair]:
-    """All comparisons of a study, each once: of its experiments, of ages of rollouts, and of its own methods."""
+    """All comparisons of a study, each once: of experiments, ages of rollouts, and methods with their bases."""
     matrix = run_matrix(study)
     by_arms: dict[tuple[str, str], Pair] = {}
     for pair in (*_planned(study), *_ages(study, matrix), *_own_methods(study, matrix)):
@@ -53,7 +53,7 @@ def _planned(study: Study) -> Iterator[Pair]:
 
 
 def _ages(study: Study, matrix: RunMatrix) -> Iterator[Pair]:
-    """The reference with old rollouts and on-policy, with otherwise equal settings: the effect of staleness."""
+    """The reference with and without `ahead`, with otherwise equal settings: the effect of staleness."""
     by_settings = {(arm.method_name, _training(study, arm)): arm for arm in matrix.arms.values()}
     for name, experiment in study.experiments.items():
         for arm in arms_of(experiment, study):
@@ -68,12 +68,12 @@ def _training(study: Study, arm: Arm, **changes: Any) -> str:
 
 
 def _own_methods(study: Study, matrix: RunMatrix) -> Iterator[Pair]:
-    """Each method of the study's own in experiments without comparisons, with the nearest base that is trained."""
+    """Methods defined in the study, in experiments without comparisons, each with its nearest trained base."""
     compared = {name for name, e in study.experiments.items() if e.reference is not None or e.compare}
     for name, runs in matrix.experiments.items():
         if name == CONTROLS or name in compared:
             continue
-        for arm in (matrix.arms[one] for one in dict.fromkeys(run.arm for run in runs)):
+        for arm in (matrix.arms[arm_name] for arm_name in dict.fromkeys(run.arm for run in runs)):
             if arm.method_name in study.methods and arm.method_name not in method_names():
                 base = _trained_base(study, matrix, arm)
                 if base is not None:
@@ -84,8 +84,8 @@ def _trained_base(study: Study, matrix: RunMatrix, arm: Arm) -> Arm | None:
     """The nearest base that is trained with the settings of ``arm``; None if there is none."""
     name: str | None = arm.method_name
     while name in study.methods and (name := study.methods[name].base) is not None:
-        if (below := Arm(name, arm.settings)).name in matrix.arms:
-            return below
+        if (base := Arm(name, arm.settings)).name in matrix.arms:
+            return base
         if name in method_names():
             return None
     return None
@@ -99,7 +99,7 @@ def different_parts(one: Method, other: Method) -> list[str]:
 
 
 def check_comparisons(study: Study) -> None:
-    """UserError for a `reference` or `compare` that breaks rule 1, 2 or 8, or names methods that are not there."""
+    """UserError for a `reference` or `compare` that breaks rule 1, 2 or 8, or names a method outside the experiment."""
     for name, experiment in study.experiments.items():
         named = [("reference", experiment.reference)] if experiment.reference is not None else []
         named += [("compare", method) for pair in experiment.compare for method in pair]
@@ -110,14 +110,14 @@ def check_comparisons(study: Study) -> None:
         if named and (changed := [key for key in experiment.vary if key in SIZES]):
             raise UserError(
                 f"experiments.{name}.{named[0][0]}: experiments.{name}.vary.{changed[0]} changes the number of "
-                "optimizer steps or responses, so its values are not regimes of one comparison; make an experiment for "
-                f"each {RULE.format(2)}."
+                "optimizer steps or responses, so runs with different values are not comparable; make an experiment "
+                f"for each value {RULE.format(2)}."
             )
         if named and len(seeds := experiment.seeds or study.seeds) == 1:
             key = "seeds" if experiment.seeds is None else f"experiments.{name}.seeds"
             raise UserError(
-                f"experiments.{name}.{named[0][0]}: a comparison with one seed ({key}: {seeds}) has no interval. Give "
-                f"it several, or leave `{named[0][0]}` out {RULE.format(8)}."
+                f"experiments.{name}.{named[0][0]}: a comparison with one seed ({key}: {seeds}) has no confidence "
+                f"interval. Use several seeds, or leave `{named[0][0]}` out {RULE.format(8)}."
             )
     for pair in _planned(study):
         parts = different_parts(pair.arm.method(study), pair.reference.method(study))
@@ -130,9 +130,9 @@ def check_comparisons(study: Study) -> None:
 
 
 def check_tuning(study: Study) -> None:
-    """UserError if a study that chose settings of this one (`tuned_on`) has the same problems, seeds or initial models.
+    """UserError if this study shares problems, seeds or tiny initial models with a study in `tuned_on`.
 
-    A pretrained initial model may be the same: settings are chosen for it and evaluated on it (`gate.notes`).
+    A shared pretrained model is allowed, with a note by `policygrain check`.
     """
     for path in study.tuned_on:
         try:
@@ -151,7 +151,7 @@ def check_tuning(study: Study) -> None:
 def _refuse(path: str, key: str, reason: str) -> None:
     raise UserError(
         f"{key}: {reason} this study and {path}, which chose its settings (tuned_on). Choose other values in one of "
-        f"them and run it again: settings are not evaluated on the data that chose them {RULE.format(4)}."
+        f"them and run it again: settings must be evaluated on data that did not choose them {RULE.format(4)}."
     )
 
 

@@ -20,7 +20,7 @@ paths are relative to the working directory; `base` is relative to the file that
 
 The last column says which outputs depend directly on a key. When its value changes, `snakemake all` computes these
 outputs again, and everything made from them. Only what the change affects is computed again: a changed method retrains
-its own runs only. Changing a key on which nothing depends, such as memory or threads, computes nothing again.
+only its own runs. Changing a key on which nothing depends, such as memory or threads, recomputes nothing.
 
 | key | type | default | description | what depends on it |
 |---|---|---|---|---|

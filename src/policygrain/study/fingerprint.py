@@ -34,8 +34,8 @@ class Fingerprints:
     def __init__(self, study: Study, sources: Mapping[str, str] | None = None, start: str | None = None) -> None:
         """``sources``: source of problems → digest of its file, for sources that are files.
 
-        ``start``: digest or commit of the initial model; None for tiny models, which are identified by their settings,
-        and if it is not known.
+        ``start``: digest or commit of the initial model; None if unknown, and for tiny models, which are identified by
+        their settings.
         """
         self.study, self.sources, self.start = study, sources or {}, start
         # Computed once: a workflow asks for each of these hundreds of times.
@@ -58,8 +58,8 @@ class Fingerprints:
     @cached_property
     def benchmarks(self) -> str:
         """The problems of all benchmarks."""
-        named = [b.source for b in self.study.evaluation.benchmarks]
-        return digests.of_json([self._settings_of("benchmarks"), self._digests_of(named)])
+        sources = [b.source for b in self.study.evaluation.benchmarks]
+        return digests.of_json([self._settings_of("benchmarks"), self._digests_of(sources)])
 
     def data(self) -> str:
         """The prepared problems, and which benchmark problems are among the training prompts."""
@@ -68,8 +68,8 @@ class Fingerprints:
     def start_model(self, seed: int) -> str:
         """An initial model; ``seed`` is the seed of the initial model, not of a run."""
         if seed not in self._start_models:
-            named = [] if self.start is None else [self.start]
-            self._start_models[seed] = digests.of_json([self.start_settings(seed), self.training_data, *named])
+            identity = [] if self.start is None else [self.start]
+            self._start_models[seed] = digests.of_json([self.start_settings(seed), self.training_data, *identity])
         return self._start_models[seed]
 
     def run(self, run: Run) -> str:
@@ -89,14 +89,14 @@ class Fingerprints:
 
     def measured(self, instrument: Instrument, start: int) -> str:
         """The measurements of the initial model of seed ``start``, including data and initial model."""
-        measured_with = self.instrument_settings(instrument, start)
-        return digests.of_json([measured_with, self.training_data, self.start_model(start)])
+        instrument_settings = self.instrument_settings(instrument, start)
+        return digests.of_json([instrument_settings, self.training_data, self.start_model(start)])
 
     def evaluation(self, runs: Sequence[Run], seeds: Sequence[int] = ()) -> str:
         """The evaluation of the final models of ``runs`` and of the initial models of ``seeds``."""
-        made_from = [self.run(run) for run in runs] + [self.start_model(seed) for seed in seeds]
+        models = [self.run(run) for run in runs] + [self.start_model(seed) for seed in seeds]
         protocol = self._settings_of("evaluation")
-        return digests.of_json([protocol, self.training_data, self.benchmarks, made_from])
+        return digests.of_json([protocol, self.training_data, self.benchmarks, models])
 
     def figures(self) -> str:
         """All figures and tables, which depend on all results of the study."""
@@ -111,7 +111,7 @@ class Fingerprints:
         return digests.of_json([self._settings_of("figures"), cited, [runs, starts, evaluated]])
 
     def tracking(self) -> str:
-        """The mirror in MLflow."""
+        """The copy in MLflow."""
         return digests.of_json([self._settings_of("tracking"), self.figures()])
 
     def start_settings(self, seed: int) -> dict[str, Any]:
@@ -159,10 +159,10 @@ def settings(section: BaseModel, artefact: Artefact, prefix: str = "") -> dict[s
                 values[key] = section.model_dump(mode="json", include={name})[name]
             continue
         if isinstance(value, BaseModel):
-            inside = settings(value, artefact, f"{key}.")
+            nested = settings(value, artefact, f"{key}.")
             if info.get_default() is None and _concerns(type(value), artefact):
                 values[key] = "set"  # an optional section, in which all keys may have default values
-            values |= inside
+            values |= nested
         elif isinstance(value, list | tuple):
             for i, item in enumerate(value):
                 values |= settings(item, artefact, f"{key}[{i}].")
@@ -177,12 +177,12 @@ def _concerns(section: type[BaseModel], artefact: Artefact) -> bool:
 
 
 def together(fingerprints: Iterable[str]) -> str:
-    """The common fingerprint of several results that one process makes."""
+    """One fingerprint for several results of one process."""
     return digests.of_json(list(fingerprints))
 
 
 def start_seed(study: Study, seed: int) -> int:
-    """The seed of the initial model that a run with ``seed`` begins from: with `model.starts`, seeds take turns."""
+    """The seed of the initial model of a run with ``seed``: with `model.starts`, seeds share initial models in turn."""
     first, starts = min(study.seeds), study.model.starts
     return seed if starts is None else first + (seed - first) % starts
 
@@ -193,5 +193,5 @@ def start_seeds(study: Study) -> list[int]:
 
 
 def measured_starts(study: Study, section: Estimators | Rounds | None) -> list[int]:
-    """The initial models on which estimators or rounds are measured, by their seeds; none without the section."""
+    """Seeds of the initial models on which estimators or rounds are measured; none without the section."""
     return start_seeds(study)[: section.starts] if section is not None else []

@@ -30,8 +30,7 @@ def load_study(path: Path | str) -> Study:
 def load_recorded_study(path: Path | str) -> Study:
     """The study that results were made from, as recorded with them.
 
-    Unlike in a study that is to be run, keys and figures that earlier versions had are ignored: no result depends on
-    them.
+    Keys and figures of earlier versions are ignored, as no result depends on them. `load_study` refuses them.
     """
     path = Path(path)
     data = _read(path)
@@ -52,7 +51,7 @@ def study_text(study: Study, path: Path) -> str:
 
 
 def had_added_seeds(path: Path) -> bool:
-    """Whether the study recorded in ``path`` is of an earlier version, which added seeds after interim analyses."""
+    """Whether ``path`` is a study of an earlier version that added seeds after interim analyses."""
     return path.exists() and "\nsequential:\n" in path.read_text(encoding="utf-8", errors="replace")
 
 
@@ -60,8 +59,8 @@ def parse_study(data: Mapping[str, Any], path: Path, recorded: bool = False) -> 
     """The study in ``data``, as read from ``path``.
 
     `base` and `tuned_on` are relative to the file that contains them, other paths to the working directory.
-    ``recorded``: it has been run already, so checks that concern only future runs are skipped. UserError
-    names every wrong key. Raw data, models and the network are not accessed: `policygrain check` does that.
+    ``recorded``: the study has been run, so checks for future runs are skipped. UserError names every wrong key.
+    Problems, models and the network are not accessed; `policygrain check` does that.
     """
     merged = _with_base(data if recorded else _from_here(data, path), path, (path.resolve(),))
     try:
@@ -79,39 +78,39 @@ def parse_study(data: Mapping[str, Any], path: Path, recorded: bool = False) -> 
 
 
 def _sections(data: dict[str, Any], names: list[str]) -> list[dict[str, Any]]:
-    """The mappings in ``data`` at the keys ``names``, one inside the other; `*` is every key."""
-    found = [data]
+    """The mappings in ``data`` at the nested keys ``names``; `*` matches every key."""
+    sections = [data]
     for name in names:
-        inside = [value for mapping in found for key, value in mapping.items() if name in ("*", key)]
-        found = [value for value in inside if isinstance(value, dict)]
-    return found
+        values = [value for section in sections for key, value in section.items() if name in ("*", key)]
+        sections = [value for value in values if isinstance(value, dict)]
+    return sections
 
 
-# Keys of earlier versions, and what to do where a study still has one; `*` is any name, as in `methods.*.clip`.
+# Removed keys, and what to do if a study still has one; `*` is any name, as in `methods.*.clip`.
 REMOVED = {
-    "training.max_ratio": "runs are not stopped at a large ratio any more; `ratio_max` in metrics.jsonl shows it. "
+    "training.max_ratio": "runs are no longer stopped at a large ratio; metrics.jsonl has the largest as `ratio_max`. "
     "Remove this key.",
     "training.keep_every": "a run keeps its two newest checkpoints until it ends. Remove this key.",
     "evaluation.parts": "the sampling of one evaluation is no longer divided over jobs. Remove this key; "
     "`evaluation.runs_per_engine` divides the models over jobs.",
     "tracking.log_models": "models are no longer copied to MLflow; they are in runs/ARM/seedS/model. Remove this key.",
-    "training.fsdp": "a run of the own loop is one process. To shard the policy over several, write `trainer: trl` and "
-    "`trl: {fsdp: true}` (docs/training.md).",
+    "training.fsdp": "with `trainer: policygrain` a run is one process. To shard the policy over several, write "
+    "`trainer: trl` and `trl: {fsdp: true}` (docs/training.md).",
     "rollouts": "rollout servers were removed; every run samples in the process that trains. Remove this "
     "section. To sample on other devices than those of the trainer, set training.trainer to verl (docs/training.md).",
     "probe": "this section is now `estimators`, with other keys (docs/estimators.md).",
-    "sequential": "seeds are no longer added after interim analyses. Remove this section, and plan as many `seeds` as "
-    "decide a difference of the margin: `policygrain plan STUDY --power RESULTS` estimates how many.",
+    "sequential": "seeds are no longer added after interim analyses. Remove this section, and list all `seeds` at "
+    "the start; `policygrain plan STUDY --power RESULTS` estimates how many a comparison needs.",
 }
-# Keys that were renamed in this version, which still reads the old names: where they stand, and the new name.
+# Keys that were renamed in this version, which still reads the old names: old path → new name.
 RENAMED = {"verifier": "grader", "model.warm_start.slip": "error_rate", "model.warm_start_per_seed": "starts"}
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML loader for which a repeated key is an error; PyYAML would silently use the last one."""
+    """YAML loader that refuses repeated keys; PyYAML silently uses the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """The mapping; ConstructorError names a repeated key and the line where it is repeated."""
+        """The mapping; ConstructorError names a repeated key and its line."""
         seen = set()
         for key, _ in node.value:
             if key.value in seen:
@@ -133,12 +132,12 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, TypeError, ValueError, yaml.YAMLError) as error:  # a date such as 2026-13-01 is a ValueError
         raise UserError(f"{path}: not readable as YAML: {error}") from error
     if not isinstance(data, dict):
-        raise UserError(f"{path}: a study file is a mapping of keys, see config.yaml.")
+        raise UserError(f"{path}: a study file must be a mapping of keys, see config.yaml.")
     return data
 
 
 def _from_here(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """``data`` with the paths under `tuned_on`, which are relative to ``path``, relative to the working directory."""
+    """``data`` with the paths under `tuned_on` relative to the working directory instead of to ``path``."""
     if not isinstance(tuned_on := data.get("tuned_on"), list):
         return dict(data)
     relative = [os.path.relpath(path.parent / p) if isinstance(p, str) and "\0" not in p else p for p in tuned_on]
@@ -146,7 +145,7 @@ def _from_here(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _with_new_names(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """``data`` with the new names of `RENAMED` keys. A message for each of them says so."""
+    """``data`` with the new names of `RENAMED` keys. Prints a message for each."""
     renamed = dict(data)
     for place, new in RENAMED.items():
         *sections, old = place.split(".")
@@ -154,7 +153,7 @@ def _with_new_names(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
             if old in section and new not in section:
                 value = section.pop(old)
                 section[new] = (None if value else 1) if old == "warm_start_per_seed" else value
-                message = f"{path}: {place} is now called {new!r}; the next version does not read the old name."
+                message = f"{path}: {place} is now called {new!r}; the next version will not read the old name."
                 print(f"policygrain: {message}", file=sys.stderr)
     return renamed
 
@@ -165,17 +164,18 @@ def _with_base(data: Mapping[str, Any], path: Path, seen: tuple[Path, ...]) -> M
     if base is None:
         return data
     try:
-        below = (path.parent / base).resolve()
+        base_path = (path.parent / base).resolve()
     except (TypeError, ValueError) as error:
-        raise UserError(f"{path}: base: {shortened(repr(base))} is no name of a study file.") from error
-    if below in seen:
-        raise UserError(f"{path}: base: the bases form a circle ({base!r}).")
+        raise UserError(f"{path}: base: {shortened(repr(base))} is not the name of a study file.") from error
+    if base_path in seen:
+        raise UserError(f"{path}: base: {base!r} is a circular reference.")
     if "name" not in data:
         raise UserError(
             f"{path}: name: a study with a base needs a name of its own; otherwise both would use the same folder."
         )
     # Experiments are not merged with those of the base.
-    return merge(_with_base(_from_here(_read(below), below), below, (*seen, below)), data, replace=("experiments",))
+    base_data = _with_base(_from_here(_read(base_path), base_path), base_path, (*seen, base_path))
+    return merge(base_data, data, replace=("experiments",))
 
 
 def _explain(error: Any) -> str:
@@ -193,10 +193,10 @@ def _explain(error: Any) -> str:
         return f"{where}: this key is missing."
     if error["type"] == "literal_error" and isinstance(error["input"], str):
         known = re.findall(r"'([^']*)'", error["ctx"]["expected"])
-        return f"{where}: {error['input']!r} is not one of the values of this key.{did_you_mean(error['input'], known)}"
+        return f"{where}: {error['input']!r} is not a valid value.{did_you_mean(error['input'], known)}"
     if error["type"] == "string_type" and isinstance(error["input"], bool):
-        return f"{where}: a text is expected here; YAML reads on, off, yes and no as true and false: quote it."
-    if error["type"] == "value_error":  # of the schema's own validators, whose texts say what was wrong
+        return f"{where}: must be text; YAML reads on, off, yes and no as true and false, so quote it."
+    if error["type"] == "value_error":  # raised by the schema's own validators
         return f"{where}: {error['msg'].removeprefix('Value error, ')}."
     return f"{where}: {error['msg']} (got {shortened(repr(error['input']))})."
 

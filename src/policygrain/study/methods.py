@@ -56,8 +56,8 @@ MtpHeadsChanges: Any = section_of_settings(MtpHeads)
 class MethodChanges(Section):
     """A method of the study, or changes to a preset of the same name. Keys that are not given are as in the base.
 
-    Whether parts and parameters exist is checked after merging (``presets.method``): until then a mapping may leave out
-    the name that its base has.
+    Whether parts and parameters exist is checked after merging with the base, because a mapping may leave out the name
+    that its base has.
     """
 
     base: str | None = Field(
@@ -87,6 +87,6 @@ class MethodChanges(Section):
 
     @model_serializer
     def data(self) -> dict[str, Any]:
-        """The keys that the study file has; missing keys are those of the base, null is a value."""
+        """The keys that the study file sets, including those set to null."""
         values = {key: value for key, value in self if key in self.model_fields_set}
         return {k: v.model_dump(exclude_unset=True) if isinstance(v, Section) else v for k, v in values.items()}

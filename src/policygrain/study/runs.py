@@ -35,7 +35,7 @@ class Arm:
     def name(self) -> str:
         """The name in folders, tables and on the command line: `tepo`, `tepo+updates_per_batch=8`.
 
-        It has no comma because Snakemake passes the wildcards of a job on as text separated by commas.
+        It has no comma, which separates the wildcards that Snakemake passes to a job.
         """
         return "+".join([self.method_name, *(f"{key}={value}" for key, value in self.settings)])
 
@@ -79,7 +79,7 @@ class RunMatrix:
 
     @cached_property
     def evaluated_arms(self) -> frozenset[str]:
-        """The arms of which final models are evaluated."""
+        """Arms whose final models are evaluated."""
         return frozenset(run.arm for run in self.evaluated)
 
     def by_arm(self) -> dict[str, list[Run]]:
@@ -90,7 +90,7 @@ class RunMatrix:
         return runs_of
 
     def processes(self, seeds_per_process: int) -> list[list[Run]]:
-        """The runs that each training process trains one after the other; all runs of a process have the same arm."""
+        """The runs that each training process trains in sequence; all runs of a process have the same arm."""
         return [
             runs[i : i + seeds_per_process]
             for runs in self.by_arm().values()
@@ -132,22 +132,22 @@ def run_matrix(study: Study) -> RunMatrix:
     if study.controls is not None:
         parts[CONTROLS] = [*control_arms(study).values()], study.controls.seeds
     arms: dict[str, Arm] = {}
-    for arm in (arm for its_arms, _ in parts.values() for arm in its_arms):
+    for arm in (arm for part_arms, _ in parts.values() for arm in part_arms):
         arms.setdefault(arm.name, arm)
     experiments = {
-        name: [Run(arm.name, seed) for arm in its_arms for seed in seeds or study.seeds]
-        for name, (its_arms, seeds) in parts.items()
+        name: [Run(arm.name, seed) for arm in part_arms for seed in seeds or study.seeds]
+        for name, (part_arms, seeds) in parts.items()
     }
-    runs = dict.fromkeys(run for its_runs in experiments.values() for run in its_runs)
-    is_evaluated = [name for name, experiment in study.experiments.items() if experiment.evaluate]
-    evaluated = dict.fromkeys(run for name in is_evaluated for run in experiments[name])
+    runs = dict.fromkeys(run for part_runs in experiments.values() for run in part_runs)
+    evaluated_parts = [name for name, experiment in study.experiments.items() if experiment.evaluate]
+    evaluated = dict.fromkeys(run for name in evaluated_parts for run in experiments[name])
     return RunMatrix(arms, list(runs), list(evaluated), experiments)
 
 
 def check_methods(study: Study) -> None:
-    """Run the methods that name custom functions on a small example. UserError names the key.
+    """Run methods with custom functions on a small example. UserError names the key.
 
-    All others are checked when the study is read, without torch.
+    Other methods are checked when the study is read, without torch.
     """
     from ..objective import method
     from ..objective.part import Custom

@@ -195,7 +195,7 @@ class Sampling(Section):
     @model_validator(mode="after")
     def _several_differ(self) -> Sampling:
         if self.n > 1 and self.temperature == 0:
-            raise ValueError("n: several greedy responses are the same; set a temperature")
+            raise ValueError("n: greedy responses to a problem are all the same; set a temperature")
         return self
 
 
@@ -224,15 +224,15 @@ class Benchmark(Section):
 
 
 def distinct_names(benchmarks: list[Benchmark]) -> list[Benchmark]:
-    """``benchmarks``; ValueError if two have the same name, or one that figures use."""
-    distinct([benchmark.name.lower() for benchmark in benchmarks])  # a file each, and some file systems ignore case
+    """``benchmarks``; ValueError if two have the same name, or one has the reserved name `average`."""
+    distinct([benchmark.name.lower() for benchmark in benchmarks])  # names of files; some file systems ignore case
     if any(benchmark.name.lower() == "average" for benchmark in benchmarks):
-        raise ValueError("'average' is what tables call the mean of all benchmarks")
+        raise ValueError("'average' is reserved for the mean of all benchmarks")
     return benchmarks
 
 
 class Evaluation(Section):
-    """The evaluation of start and final models on benchmarks."""
+    """The evaluation of initial and final models on benchmarks."""
 
     engine: Literal["auto", "vllm", "transformers"] = key(
         "evaluation", "auto", "inference engine; auto: vllm if it is installed, otherwise transformers"
@@ -273,8 +273,8 @@ class Training(Section):
     trainer: Literal["policygrain", "trl", "verl"] = key(
         "run",
         "policygrain",
-        "what trains: policygrain is the loop of this package, one process per run; trl trains with the "
-        "same samples on one or several processes; verl samples by itself. What each of them has: docs/training.md",
+        "trainer: policygrain is the loop of this package, one process per run; trl trains on the same samples "
+        "with one or several processes; verl does its own sampling. Their features: docs/training.md",
     )
     trl: dict[str, Any] = key(
         "run",
@@ -329,7 +329,7 @@ class Training(Section):
         "run",
         None,
         "training–inference mismatch on purpose: rollouts are sampled with weight matrices rounded to this "
-        "many bits, while updates and validation have the exact ones; null: rollouts, too",
+        "many bits, while updates and validation use the exact ones; null: no rounding",
         ge=2,
         le=8,
     )
@@ -345,8 +345,8 @@ class Training(Section):
     old_log_probs: Literal["trainer", "engine"] = key(
         "run",
         "trainer",
-        "where the log-probabilities of the old policy come from: computed by the trainer, or those that "
-        "the engine sampled with, where a quarter of the batch agrees with the trainer's to 1e-4 nats",
+        "source of the log-probabilities of the old policy: the trainer, or the engine if its values for a quarter "
+        "of the batch agree with the trainer's to 1e-4 nats on average",
     )
     sampling_seed: Seed = key(
         "run", 0, "another stream of prompts and samples with the same seed and initial model, for controls"
@@ -357,7 +357,7 @@ class Training(Section):
     call_reward: float = key(
         POLICY,
         0.0,
-        "reward of each call of a tool that the worked solution has at the same place, besides the answer's; for "
+        "additional reward for each tool call that equals the worked solution's call at the same position; for "
         "problems with a tool",
         ge=0,
         le=100,
@@ -407,7 +407,7 @@ class Experiment(Section):
     margin: float | None = key(
         "figures",
         None,
-        "points of accuracy; a difference that is shown to be smaller than this is reported as such",
+        "equivalence margin in points of accuracy: a difference shown to be smaller is reported as such",
         gt=0,
         le=50,
     )
@@ -429,7 +429,7 @@ class Estimators(Section):
     reference: str = key(
         "estimators", ..., "method that trains the policy; one of `methods`, and the reference of differences"
     )
-    starts: PositiveInt | None = key("figures", None, "number of initial models that are measured, at most; null: all")
+    starts: PositiveInt | None = key("figures", None, "maximum number of initial models that are measured; null: all")
     steps: Several[NonNegativeInt] = key(
         "estimators", [4], "stages of training: numbers of training steps before rollouts are sampled"
     )
@@ -439,7 +439,7 @@ class Estimators(Section):
         "distances: numbers of optimizer steps between the policy that sampled and the one that is updated",
     )
     prompts_per_update: PositiveInt = key("estimators", 3, "prompts in an ordinary batch, of one optimizer step")
-    # One is left out at a time, and the squared mean of the rest is estimated: an interval needs three.
+    # The jackknife leaves out one batch and estimates the squared mean of the others, which needs two.
     batches: int = key("estimators", 100, "number of ordinary batches, the same for all estimators", ge=3, le=MOST)
     true_prompts: int = key(
         "estimators",
@@ -463,7 +463,7 @@ class Rounds(Section):
     reference: str = key(
         "rounds", ..., "method that trains the policy; one of `methods`, and the reference of differences"
     )
-    starts: PositiveInt | None = key("figures", None, "number of initial models that are measured, at most; null: all")
+    starts: PositiveInt | None = key("figures", None, "maximum number of initial models that are measured; null: all")
     steps: Several[NonNegativeInt] = key(
         "rounds", [4], "stages of training: numbers of training steps before rollouts are sampled"
     )
@@ -476,7 +476,7 @@ class Rounds(Section):
         "rounds",
         1,
         "responses per validation problem at the end of the round, with the same seeds for all methods; "
-        "before the end it is one",
+        "earlier validations use one",
     )
 
 
@@ -518,9 +518,9 @@ class Study(Section):
     tuned_on: Annotated[list[Text], AfterValidator(distinct)] = key(
         NOTHING,
         [],
-        "study files, relative to this one, whose results chose settings of this study; "
-        "problems, seeds and tiny initial models of them are refused here (docs/design.md, rule 4). A study that "
-        "chooses settings and has this one as `base` sets []",
+        "study files, relative to this one, whose results were used to choose settings of this study, which must "
+        "not use their problems, seeds or tiny initial models (docs/design.md, rule 4). A study that chooses "
+        "settings and has this one as `base` sets []",
     )
     seeds: Several[Seed] = key("figures", [0, 1, 2], "seeds of training runs and initial models")
     seeds_per_process: int = key(

@@ -1,7 +1,7 @@
-"""The sections of a study file, their keys, and the types of values, with the bounds that all keys of a type have.
+"""Building blocks of the study schema: sections, keys, and value types with bounds.
 
-Values out of bounds are certainly mistakes. Each key names the artefacts that depend on it directly; indirect
-dependencies are in `fingerprint`.
+Bounds exclude only values that are certainly mistakes. Each key names the artefacts that depend on it directly;
+indirect dependencies are in `fingerprint`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Artefact = Literal[
     "training_data", "benchmarks", "start_model", "run", "estimators", "rounds", "evaluation", "figures", "tracking"
 ]
 Artefacts = tuple[Artefact, ...]
-NOTHING: Artefacts = ()  # memory, limits, checkpoints, the division into jobs
+NOTHING: Artefacts = ()  # for memory, limits, checkpoints, division into jobs
 POLICY: Artefacts = ("run", "estimators", "rounds")
 POLICY_AND_EVALUATION: Artefacts = (*POLICY, "evaluation")
 EVERY_MODEL: Artefacts = ("start_model", *POLICY_AND_EVALUATION)
@@ -45,7 +45,7 @@ class Section(BaseModel):
     @classmethod
     @functools.cache
     def _numbers(cls) -> frozenset[str]:
-        """The fields whose type allows float and not str."""
+        """Fields whose type allows float but not str."""
         types = {name: _types(field.annotation) for name, field in cls.model_fields.items()}
         return frozenset(name for name, kinds in types.items() if float in kinds and str not in kinds)
 
@@ -57,9 +57,9 @@ def _types(annotation: Any) -> list[Any]:
 
 
 def key(decides: Artefact | Artefacts, default: Any, description: str, **bounds: Any) -> Any:
-    """A key of a section with the artefacts that depend on it; ``default`` is ... for a key that is required."""
-    named = [decides] if isinstance(decides, str) else list(decides)
-    return Field(default, description=description, json_schema_extra={"decides": named}, **bounds)  # type: ignore[dict-item]
+    """A key of a section with the artefacts that depend on it; ``default`` is ... for a required key."""
+    artefacts = [decides] if isinstance(decides, str) else list(decides)
+    return Field(default, description=description, json_schema_extra={"decides": artefacts}, **bounds)  # type: ignore[dict-item]
 
 
 def leaves(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
@@ -88,23 +88,23 @@ def section_of(annotation: Any) -> type[BaseModel] | None:
     """The section type of a key, of its list items or of its mapping values; None for other keys."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    sections = (section_of(a) for a in get_args(annotation))
-    return next((f for f in sections if f is not None), None)
+    sections = (section_of(argument) for argument in get_args(annotation))
+    return next((section for section in sections if section is not None), None)
 
 
 def distinct(values: Sequence[Any]) -> Sequence[Any]:
-    """``values``; ValueError if one of them is there twice."""
-    twice = next((value for i, value in enumerate(values) if value in values[:i]), None)
-    if twice is not None:
-        raise ValueError(f"{twice!r} is there twice")
+    """``values``; ValueError if one occurs twice."""
+    duplicate = next((value for i, value in enumerate(values) if value in values[:i]), None)
+    if duplicate is not None:
+        raise ValueError(f"{duplicate!r} occurs twice")
     return values
 
 
 def tracking_uri(value: str) -> str:
-    """``value``; ValueError if it is no address that MLflow knows."""
+    """``value``; ValueError if it is not an address that MLflow supports."""
     if value == "databricks" or re.match(r"(https?|file|sqlite|postgresql|mysql|mssql|databricks)(\+\w+)?:\S+$", value):
         return value
-    raise ValueError(f"{value!r} is no tracking URI, such as http://HOST:5000, sqlite:///FILE or file:FOLDER")
+    raise ValueError(f"{value!r} is not a tracking URI, such as http://HOST:5000, sqlite:///FILE or file:FOLDER")
 
 
 # A key with its own bound has a plain type, because pydantic would drop one of two bounds of a kind.

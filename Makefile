@@ -49,7 +49,7 @@ figures: setup
 test: setup lint
 	$(BIN)/python -m pytest -n $(CORES) --dist loadfile --no-loadscope-reorder $(PYTEST_OPTIONS)
 
-# The tests without those marked slow, and without lint: about two minutes.
+# The tests without those marked slow, and without lint.
 test-fast: setup
 	$(BIN)/python -m pytest -q -n $(CORES) --dist loadfile -m "not slow and $(OTHER_COMMANDS)" $(PYTEST_OPTIONS)
 OTHER_COMMANDS := not slurm and not pretrained and not coding and not disturbed and not verl
@@ -75,7 +75,7 @@ test-coding: setup
 test-pretrained: setup
 	$(BIN)/python -m pytest -m pretrained tests/train/test_start_model.py
 
-# The objective with the oldest torch and Python that pyproject.toml allows (5 GB: that torch comes with its CUDA libraries).
+# The objective with the oldest torch and Python that pyproject.toml allows (downloads 3 GB, 5 GB on disk: that torch comes with its CUDA libraries).
 test-oldest: .venv-oldest/.ready
 	PYTHONPATH=src .venv-oldest/bin/python -m pytest -q -p no:cacheprovider tests/objective
 

@@ -57,7 +57,9 @@ def _bar() -> Any:
 
 
 class WorkflowProgress(logging.Handler):
-    """Follows Snakemake's log and shows one line: the last one of a terminal, or now and then in a log file.
+    """Follows Snakemake's log and shows one line: the last of a terminal, or now and then in a log file.
+
+    A log file also gets a line when the first job of a rule starts.
 
     ``left()`` returns rule → number of jobs that have not ended, running ones included. ``local``: rules whose jobs
     take seconds; they are left out of the estimate of the remaining time until one has ended.
@@ -75,6 +77,7 @@ class WorkflowProgress(logging.Handler):
         self.left: dict[str, int] = {}
         self.done = 0
         self._running: dict[int, tuple[str, float]] = {}  # job → its rule, and when it was started
+        self._stages: set[str] = set()  # that have begun
         self._most = 1  # jobs that ran at the same time
         self._took: dict[str, list[float]] = defaultdict(list)
         self._started, self._printed, self._ended = time.monotonic(), 0.0, False
@@ -87,11 +90,14 @@ class WorkflowProgress(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Note that jobs are started or have ended, and show the line."""
-        event, now = getattr(record, "event", None), time.monotonic()
+        event, now, new_stage = getattr(record, "event", None), time.monotonic(), False
         if event == "job_started":
             self.left = dict(self._count_left())
         elif event == "job_info":
-            self._running[record.jobid] = record.rule_name, now  # type: ignore[attr-defined]
+            rule = str(record.rule_name)  # type: ignore[attr-defined]
+            new_stage = rule not in self._stages
+            self._stages.add(rule)
+            self._running[record.jobid] = rule, now  # type: ignore[attr-defined]
             self._most = max(self._most, len(self._running))
         elif event == "job_finished" and (job := self._running.pop(record.job_id, None)):  # type: ignore[attr-defined]
             rule, started = job
@@ -104,9 +110,13 @@ class WorkflowProgress(logging.Handler):
             return
         if self._live.console.is_terminal:
             self._live.start()
-        elif self._running and now - self._printed >= max(2 * SECONDS_BETWEEN_LINES, 0.02 * (now - self._started)):
+        elif new_stage or (self._running and now - self._printed >= self._pause(now)):
             self._printed = now
             print(f"{time.strftime('%H:%M:%S')} {self.line()}", file=self._stream, flush=True)
+
+    def _pause(self, now: float) -> float:
+        """Seconds between two lines of one stage."""
+        return max(2 * SECONDS_BETWEEN_LINES, 0.02 * (now - self._started))
 
     def lets_pass(self, record: logging.LogRecord) -> bool:
         """Whether Snakemake shows ``record`` as well; if so, the progress line is removed until the next event."""

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from policygrain.analysis import measures
-from policygrain.analysis.claims import claims_text, decide_claims
+from policygrain.analysis.claims import decide_claims
 from policygrain.analysis.ledger import Claim, Comparison, NotFlat, compare, lacking
 from policygrain.analysis.statistics import student
+from policygrain.analysis.wording import claims_text
 from policygrain.errors import UserError
 from policygrain.figures import rows
 from policygrain.results.layout import START

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from policygrain.analysis.contrasts import by_regime, contrasts, nothing_text, pair_text, regime_text, sentences
+from policygrain.analysis.contrasts import by_regime, contrasts
+from policygrain.analysis.wording import nothing_text, pair_text, regime_text, sentences
 from policygrain.cli import main
 from policygrain.figures import TABLES
 from policygrain.figures.catalogue import draw

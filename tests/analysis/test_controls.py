@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from policygrain.analysis.claims import claims_text
-from policygrain.analysis.controls import Control, controls, controls_status, controls_text, controls_warning
+from policygrain.analysis.controls import Control, controls
+from policygrain.analysis.wording import claims_text, controls_status, controls_text, controls_warning
 from policygrain.cli import main
 from policygrain.figures.tables import claims as table
 from policygrain.results.reader import StudyResults

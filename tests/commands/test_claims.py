@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from policygrain.analysis.contrasts import contrasts, sentences
+from policygrain.analysis.contrasts import contrasts
+from policygrain.analysis.wording import sentences
 from policygrain.cli import main
 from policygrain.figures.labels import labels
 from policygrain.results.reader import StudyResults

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from policygrain.analysis.claims import ClaimResult, Finding
 from policygrain.analysis.ledger import Claim, Comparison, Published
-from policygrain.analysis.statistics import over_seeds
+from policygrain.analysis.statistics import SEEDS, Difference, over_seeds
 from policygrain.analysis.verdicts import PValues
 from policygrain.cli import main
 from policygrain.errors import UserError
@@ -165,11 +165,15 @@ def test_ranges_have_a_panel_per_ratio_and_a_line_per_regime(tmp_path: Path) -> 
     assert curves(token)["updates per batch 4"] == pytest.approx([27.5] * 3), "areas of 25 and 30"
 
 
+def difference(mean: float, low: float, high: float) -> Difference:
+    return Difference(mean, low, high, 1.0, 8, SEEDS, 1.0, (), lambda _: 0.5, lambda _: 0.5)
+
+
 def result(name: str, verdict: Any, effects: list[tuple[float, float, float]]) -> ClaimResult:
     published = Published(size=3.0, where="table 1")
     comparison = Comparison(statistic="accuracy", of="tepo", than="dapo", claimed="above", published=published)
     claim = Claim(source="s", text="A claim.", comparisons=[comparison] * max(1, len(effects)))
-    findings = [Finding(*effect, 8, "training seeds", PValues(1, 1, 0.01), verdict, None) for effect in effects]
+    findings = [Finding(difference(*effect), PValues(1, 1, 0.01), verdict, None) for effect in effects]
     return ClaimResult(name, claim, findings, verdict, "" if effects else "no records of it")
 
 
@@ -193,7 +197,7 @@ def test_verdicts_are_in_units_of_half_the_interval_and_clipped_with_arrows() ->
 @given(st.sampled_from(["above", "below", "apart"]), st.floats(-9, 9), st.floats(0.1, 9))
 def test_what_is_claimed_is_at_the_right(claimed: Any, effect: float, half: float) -> None:
     comparison = Comparison(statistic="accuracy", of="a", than="b", claimed=claimed)
-    finding = Finding(effect, effect - half, effect + half, 8, "training seeds", PValues(1, 1, 1), "undecided", None)
+    finding = Finding(difference(effect, effect - half, effect + half), PValues(1, 1, 1), "undecided", None)
     shown, size = rows.claimed_effect(comparison, finding)
     expected = {"above": effect, "below": -effect, "apart": abs(effect)}[claimed]
     assert shown == pytest.approx((expected / half, expected / half - 1, expected / half + 1)) and size is None

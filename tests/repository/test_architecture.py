@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import graphlib
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -161,6 +163,14 @@ def test_readers_of_results_import_neither_trainer_nor_models(room: str) -> None
     makers = {"model", "train", "engines", "instruments"}
     assert {room, *makers} <= set(rooms())
     assert not [str(i) for i in IMPORTS if room_of(i.source) == room and room_of(i.target) in makers]
+
+
+def test_figures_are_drawn_without_models() -> None:
+    """A module may use another whose imports are heavy: loading transformers takes longer than drawing a figure."""
+    modules = [f"policygrain.{name}" for name in FILES if name.startswith("figures.")]
+    code = f"import sys, {', '.join(modules)}; print({{'torch', 'transformers'}} & {{*sys.modules}})"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown == "set()\n"
 
 
 def test_no_circle_between_modules() -> None:

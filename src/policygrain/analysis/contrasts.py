@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import UserError
@@ -87,85 +87,6 @@ def by_regime(study: Study, compared: Sequence[Contrast]) -> dict[Regime, list[C
         training = contrast.pair.arm.training(study)
         regimes.setdefault(tuple((key, getattr(training, key)) for key in keys), []).append(contrast)
     return regimes
-
-
-# ---- words ----------------------------------------------------------------------------------------------------------
-
-
-def nothing_text(study: Study, compared: Sequence[Contrast]) -> str:
-    """The sentence of a regime in which no comparison is decided (rule 3 of docs/design.md)."""
-    no_ratio = [{arm.method(study).ratio.name == "none" for arm in (c.pair.arm, c.pair.reference)} for c in compared]
-    even = ", not even leaving the ratio out" if {True, False} in no_ratio else ""
-    return f"Nothing is shown to matter here{even}, so ties are no evidence that methods are equal."
-
-
-def regime_text(regime: Regime) -> str:
-    """`rollouts 48 steps old, learning rate 0.0002`; `on-policy` for rollouts of age 0."""
-    words = {"ahead": lambda v: f"rollouts {_steps(v)} old" if v else "on-policy"}
-    parts = [words.get(key, lambda v, key=key: f"{key.replace('_', ' ')} {v}")(value) for key, value in regime]
-    return ", ".join(parts) or "the study's settings"
-
-
-def pair_text(study: Study, pair: Pair, label: Callable[[str], str]) -> str:
-    """`token, clipped − no ratio`; where only the age of rollouts differs, `no ratio: 48 steps old − on-policy`."""
-    one, other = pair.arm, pair.reference
-    if one.method_name != other.method_name:
-        return f"{label(one.method_name)} − {label(other.method_name)}"
-    return f"{label(one.method_name)}: {_steps(one.training(study).ahead)} old − on-policy"
-
-
-def _steps(count: int) -> str:
-    return f"{count} step{'s' * (count != 1)}"
-
-
-def effect_text(effect: Difference | None) -> str:
-    """`+4.1 [+2.0, +6.2]`; empty for None."""
-    return "" if effect is None else f"{effect.mean:+.1f} [{effect.low:+.1f}, {effect.high:+.1f}]"
-
-
-def sentences(results: StudyResults, compared: Sequence[Contrast], label: Callable[[str], str] = str) -> list[str]:
-    """One sentence per regime, then one per comparison of whole methods."""
-    regimes = [
-        _regime_sentence(results.study, regime, group, label)
-        for regime, group in by_regime(results.study, compared).items()
-    ]
-    return regimes + [_own_sentence(results.study, c, label) for c in compared if c.pair.whole]
-
-
-def _regime_sentence(study: Study, regime: Regime, compared: Sequence[Contrast], label: Callable[[str], str]) -> str:
-    start = regime_text(regime)
-    start = start[0].upper() + start[1:]
-    training = compared[0].pair.arm.training(study)
-    on_policy = not training.ahead and training.updates_of_batch == 1
-    if not (on_policy or any(c.decided for c in compared)):
-        nothing = nothing_text(study, compared)
-        return f"{start}: {nothing[0].lower()}{nothing[1:]}"
-    parts = []
-    for outcome in dict.fromkeys(c.outcome for c in sorted(compared, key=lambda c: c.p)):
-        chosen = [c for c in compared if c.outcome == outcome]
-        names = [pair_text(study, c.pair, label) for c in chosen]
-        if outcome == IDENTICAL:
-            finals = [abs(d.mean) for c in chosen for d in (c.sampled, c.greedy) if d is not None]
-            apart = f" (final accuracy differs by at most {max(finals):.1f} points)" if any(finals) else ""
-            parts.append(f"Equal areas{', since every ratio is 1' * on_policy}{apart}: {'; '.join(names)}")
-        elif outcome == DIFFER:
-            effects = [f"{effect_text(c.area)}{' (endpoints disagree)' * c.disagreement}" for c in chosen]
-            parts.append("; ".join(f"{name} {effect}" for name, effect in zip(names, effects, strict=True)))
-        else:
-            means = sorted(c.area.mean for c in chosen)
-            between = f"{means[0]:+.1f} to {means[-1]:+.1f}" if len(means) > 1 else f"{means[0]:+.1f}"
-            parts.append(f"{outcome[0].upper()}{outcome[1:]} ({between}): {'; '.join(names)}")
-    return f"{start}: {'. '.join(parts)}."
-
-
-def _own_sentence(study: Study, c: Contrast, label: Callable[[str], str]) -> str:
-    d, what = (c.sampled, "accuracy") if c.sampled else (c.area, "area under the learning curve")
-    over = f"over {d.n} {d.unit}" if d.n > 1 else f"one {d.unit.removesuffix('s')}, so there is no interval"
-    effect = effect_text(d) if d.n > 1 else f"{d.mean:+.1f}"
-    return f"{pair_text(study, c.pair, label)}: {effect} points of {what}, {over}."
-
-
-# ---- differences ----------------------------------------------------------------------------------------------------
 
 
 def _beyond(pair: Pair, area: Difference) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -25,7 +24,6 @@ EXPECTED = {
     "zero_learning_rate": "a learning rate of 0 changes nothing",
     "worse": "the worse method is found worse",
 }
-CHANGE = "largest change of validation accuracy"
 
 
 class Control(NamedTuple):
@@ -137,35 +135,3 @@ def _moved(results: StudyResults, arm: str, seeds: set[int]) -> Difference:
 
 def _over(results: StudyResults, by_seed: pd.Series, seeds: set[int]) -> Difference:
     return measures.over_units(results, by_seed[by_seed.index.isin(seeds)])
-
-
-def controls_status(controls: Sequence[Control]) -> str:
-    """`passed`, `failed: ROLES`, `inconclusive: ROLES`, or `none` for a study without controls."""
-    for outcome in ("failed", "inconclusive"):
-        if roles := [control.role for control in controls if control.outcome == outcome]:
-            return f"{outcome}: {', '.join(roles)}"
-    return "passed" if controls else "none"
-
-
-def controls_warning(controls: Sequence[Control]) -> str:
-    """The warning at the top of every output of claims if a control failed; else empty."""
-    failed = [c for c in controls if c.outcome == "failed"]
-    if [c.role for c in failed if c.difference] == ["worse"] == [c.role for c in failed]:
-        return (
-            "This study does not show that a method which was made worse on purpose is worse (control: worse), so a "
-            "difference that it does not show may still exist. It may have too few steps or seeds."
-        )
-    texts = "; ".join(f"{c.role} ({c.expected}; measured: {c.result})" for c in failed)
-    return texts and f"A control of this study failed: {texts}. Until that is explained, do not rely on its verdicts."
-
-
-def controls_text(controls: Sequence[Control]) -> str:
-    """The controls for the terminal."""
-    lines = []
-    for c in controls:
-        outcome = c.outcome.upper() if c.outcome == "failed" else c.outcome
-        lines.append(f"control {c.role}: {outcome} ({c.expected}: {c.result})")
-        if d := c.difference:
-            what = CHANGE if c.role == "zero_learning_rate" else f"[{d.low:+.2g}, {d.high:+.2g}]"
-            lines.append(f"  {c.arms}: {d.mean:+.2g} points, {what}, over {d.n} {d.unit}")
-    return "\n".join(lines)

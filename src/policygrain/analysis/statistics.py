@@ -38,6 +38,10 @@ class Interval(NamedTuple):
     low: float
     high: float
 
+    def map(self, function: Callable[[float], float]) -> Interval:
+        """The interval in another unit; ``function`` increases."""
+        return Interval(*map(function, self))
+
 
 class Estimate(NamedTuple):
     """An accuracy between 0 and 1 with its 95% interval, over ``n`` of ``unit``."""
@@ -47,6 +51,11 @@ class Estimate(NamedTuple):
     high: float
     n: int
     unit: str
+
+    @property
+    def interval(self) -> Interval:
+        """Mean and limits."""
+        return Interval(self.mean, self.low, self.high)
 
 
 @dataclass(frozen=True)
@@ -65,12 +74,16 @@ class Difference:
     above: Callable[[float], float] = field(repr=False, compare=False)
     below: Callable[[float], float] = field(repr=False, compare=False)
 
+    @property
+    def interval(self) -> Interval:
+        """Mean and limits."""
+        return Interval(self.mean, self.low, self.high)
+
     def times(self, factor: float) -> Difference:
         """The same in another unit of measurement, such as points instead of shares; ``factor`` is positive."""
-        mean, low, high, spread = (factor * v for v in (self.mean, self.low, self.high, self.spread))
-        values = tuple(factor * v for v in self.values)
+        interval, values = self.interval.map(lambda v: factor * v), tuple(factor * v for v in self.values)
         above, below = (lambda v: self.above(v / factor)), (lambda v: self.below(v / factor))
-        return Difference(mean, low, high, self.p, self.n, self.unit, spread, values, above, below)
+        return Difference(*interval, self.p, self.n, self.unit, factor * self.spread, values, above, below)
 
     def numbers(self) -> dict[str, float | int | str]:
         """The numbers that files of results contain."""
@@ -116,7 +129,7 @@ def difference(a: Sequence[Array], b: Sequence[Array], unit: str = SEEDS) -> Dif
 def over_seeds(values: Sequence[float] | Array) -> Interval:
     """The mean of a number per seed [seeds] with Student's 95% interval; of a single seed both limits are its value."""
     d = student(values)
-    return Interval(d.mean, d.low, d.high) if d.n > 1 else Interval(d.mean, d.mean, d.mean)
+    return d.interval if d.n > 1 else Interval(d.mean, d.mean, d.mean)
 
 
 def student(values: Sequence[float] | Array, unit: str = SEEDS) -> Difference:

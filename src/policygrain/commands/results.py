@@ -53,9 +53,10 @@ def show(arguments: Namespace) -> None:
 )
 def claims(arguments: Namespace) -> None:
     """Print the claims of the papers, and what a study's records say about them; of several studies side by side."""
-    from ..analysis.claims import abstract, claims_text, decide_study, ledger, side_by_side
+    from ..analysis.claims import decide_study
     from ..analysis.contrasts import contrasts
-    from ..analysis.controls import controls, controls_status, controls_warning
+    from ..analysis.controls import controls
+    from ..analysis.wording import abstract, claims_text, controls_status, controls_warning, ledger, side_by_side
     from ..errors import UserError
     from ..figures.labels import labels
     from ..results.reader import StudyResults

@@ -6,15 +6,18 @@ import statistics
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from math import comb
+from typing import TYPE_CHECKING
 
 from ..files import atomic_text
 from ..grading import Grader, extract
 from ..grading.grader import Item
-from ..model.engine import Response
 from ..results.layout import EvaluationFolder
 from ..results.schema import BenchmarkRecord, EvaluatedSample
 from ..study.schema import Study
-from .sampling import Query
+
+if TYPE_CHECKING:  # figures use the estimators below, without models
+    from ..model.engine import Response
+    from .sampling import Query
 
 
 def grade(

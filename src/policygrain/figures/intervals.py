@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -11,8 +12,8 @@ from matplotlib.figure import Figure
 
 from ..analysis import accuracy, measures
 from ..analysis.clip_ranges import EXPERIMENT, candidates
-from ..analysis.contrasts import regime_text
 from ..analysis.statistics import Array, Interval, over_seeds
+from ..analysis.wording import regime_text
 from ..results.layout import START
 from ..results.reader import StudyResults
 from . import catalogue
@@ -51,7 +52,7 @@ def benchmarks(results: StudyResults) -> Figure:
 
 def _percent(results: StudyResults, arm: str, *names: str) -> Interval:
     """Accuracy of an arm in percent, mean over benchmarks, with the interval of the results table."""
-    return Interval(*(100 * end for end in accuracy([results.scores(arm, b) for b in names])[:3]))
+    return accuracy([results.scores(arm, b) for b in names]).interval.map(lambda share: 100 * share)
 
 
 def ratio_variance(results: StudyResults) -> Figure:
@@ -80,13 +81,13 @@ def ratio_variance(results: StudyResults) -> Figure:
 
 def over_logs(values: Array) -> Interval:
     """Geometric mean; Student's interval of the logarithms."""
-    return Interval(*(float(np.exp(v)) for v in over_seeds(np.log(values.clip(min=SMALLEST)))))
+    return over_seeds(np.log(values.clip(min=SMALLEST))).map(math.exp)
 
 
 def over_logits(values: Array) -> Interval:
     """The share at the mean of the logits; Student's interval of the logits, so that it stays within 0 and 1."""
     x = values.clip(SMALLEST, 1 - SMALLEST)
-    return Interval(*(float(1 / (1 + np.exp(-v))) for v in over_seeds(np.log(x / (1 - x)))))
+    return over_seeds(np.log(x / (1 - x))).map(lambda v: float(1 / (1 + np.exp(-v))))
 
 
 def block_size(results: StudyResults) -> Figure:

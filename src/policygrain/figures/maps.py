@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from ..analysis import measures
 from ..analysis.contrasts import contrasts
-from ..analysis.statistics import LEVEL
+from ..analysis.statistics import LEVEL, Interval
 from ..results.measurements import MapCell, MapRecord
 from ..results.reader import StudyResults
 from . import catalogue
@@ -27,13 +27,7 @@ KEYS = {
 ROWS = {"length": "{} tokens", "group": "groups of {}", "learning_rate": "rate {:g}"}
 
 
-class Shown(NamedTuple):
-    """A difference in points with its interval, and whether it is shown to differ from 0."""
-
-    mean: float
-    low: float
-    high: float
-    decided: bool
+Cell = tuple[Interval, bool]  # a difference in points, and whether it is shown to differ from 0
 
 
 class Grid(NamedTuple):
@@ -51,7 +45,7 @@ class Grid(NamedTuple):
 
 
 def draw(
-    grid: Grid, reference: str, percent: Sequence[Sequence[float]], methods: Mapping[str, Sequence[Sequence[Shown]]]
+    grid: Grid, reference: str, percent: Sequence[Sequence[float]], methods: Mapping[str, Sequence[Sequence[Cell]]]
 ) -> Figure:
     """A panel titled ``reference`` with ``percent`` [rows][columns], and one per method with its differences.
 
@@ -70,15 +64,15 @@ def draw(
         axes = next(panels)
         axes.set_title(title)
         for i, row in enumerate(cells):
-            for j, c in enumerate(row):
+            for j, (c, decided) in enumerate(row):
                 text = f"{c.mean:+.{grid.digits}f}\n±{(c.high - c.low) / 2:.{grid.digits}f}"
                 axes.text(
                     j, i, text, ha="center", va="center", fontsize=6.5, linespacing=1.0,
                     color="white" if abs(c.mean) > 0.75 * grid.reach else "black",
-                    fontweight="bold" if c.decided else "normal",
+                    fontweight="bold" if decided else "normal",
                 )  # fmt: skip
         norm = TwoSlopeNorm(0.0, -grid.reach, grid.reach)
-        means = [[c.mean for c in row] for row in cells]
+        means = [[c.mean for c, _ in row] for row in cells]
         image = axes.imshow(means, cmap="PuOr", norm=norm, aspect="auto", origin="lower")
     for axes in panels:
         axes.set_axis_off()
@@ -126,7 +120,7 @@ def phase(results: StudyResults) -> Figure:
     differences = {}
     for m in methods:
         table = [[cells[m, x, y] for x in columns] for y in rows]
-        differences[label(m)] = [[Shown(c.area.mean, c.area.low, c.area.high, c.decided) for c in r] for r in table]
+        differences[label(m)] = [[(c.area.interval, c.decided) for c in row] for row in table]
     figure = draw(grid, f"{label(reference)}: mean accuracy", percent, differences)
     figure.supxlabel(KEYS.get(x_key, x_key.replace("_", " ")), fontsize=8)
     figure.supylabel(KEYS.get(y_key, y_key.replace("_", " ")), fontsize=8)
@@ -152,7 +146,7 @@ def exact(record: MapRecord) -> Figure:
     for place, m in enumerate(record.cells[0].methods):
         title = m.name + (f", clip {m.clip[0]:g} / {m.clip[1]:g}" if m.clip else "")
         table = [[cell.methods[place] for cell in row] for row in cells]
-        differences[title] = [[Shown(*one.difference, one.p < LEVEL) for one in row] for row in table]
+        differences[title] = [[(Interval(*one.difference), one.p < LEVEL) for one in row] for row in table]
     percent = [[cell.area[0] for cell in row] for row in cells]
     figure = draw(grid, "no ratio: mean expected reward", percent, differences)
     figure.supxlabel("age of rollouts (optimizer steps)", fontsize=8)

@@ -13,9 +13,10 @@ from matplotlib.transforms import blended_transform_factory
 
 from ..analysis import measures
 from ..analysis.claims import ClaimResult, Finding, decide_study
-from ..analysis.contrasts import Contrast, by_regime, contrasts, regime_text
+from ..analysis.contrasts import Contrast, by_regime, contrasts
 from ..analysis.ledger import Comparison
 from ..analysis.statistics import Interval, over_seeds, ranked
+from ..analysis.wording import regime_text
 from ..results.reader import StudyResults
 from ..study.runs import Arm
 from . import catalogue
@@ -127,8 +128,7 @@ def convergence(results: StudyResults) -> Figure:
         axes.axvline(0.5, color="#999999", linewidth=0.8, linestyle=(0, (3, 2)))
         for place, (arm, values) in enumerate(zip(arms, ratios[by], strict=True)):
             seed_marks(axes, 2 ** np.minimum(values, 60.0), place + 0.24, arm_looks[arm], markersize=5, alpha=0.6)
-            median = ranked(values)
-            interval = Interval(*(2.0 ** min(v, 60.0) for v in (median.mean, median.low, median.high)))
+            interval = ranked(values).interval.map(lambda v: 2.0 ** min(v, 60.0))
             interval_row(axes, place, interval, arm_looks[arm], limits)
         axes.set_xscale("log", base=2)
         axes.set_xlim(*limits)
@@ -171,7 +171,7 @@ def regimes(results: StudyResults) -> Figure:
             filled = look | {"markerfacecolor": look["color"]} if c.decided else look
             for d, down, style in ((c.area, 0.0, filled), (c.sampled, 0.24, FINAL), (c.greedy, 0.42, FINAL)):
                 if d is not None:
-                    interval_row(axes, y - down, Interval(d.mean, d.low, d.high), style, limits)
+                    interval_row(axes, y - down, d.interval, style, limits)
         axes.set_title(regime_text(regime).replace(", ", ",\n"))
         axes.grid(visible=False, axis="y")
     one = len(references) == 1
@@ -270,11 +270,12 @@ def claimed_effect(c: Comparison, finding: Finding) -> tuple[Interval, float | N
 
     The claimed direction of `apart` is that of the effect. NaN and None if the interval is infinite.
     """
-    sign = -1 if c.claimed == "below" or (c.claimed == "apart" and finding.effect < 0) else 1
-    half = (finding.high - finding.low) / 2 or 1.0
+    d = finding.difference
+    sign = -1 if c.claimed == "below" or (c.claimed == "apart" and d.mean < 0) else 1
+    half = (d.high - d.low) / 2 or 1.0
     if not np.isfinite(half):
         return Interval(np.nan, np.nan, np.nan), None
-    effect, *ends = (sign * value / half for value in (finding.effect, finding.low, finding.high))
+    effect, *ends = (sign * value / half for value in (d.mean, d.low, d.high))
     return Interval(effect, min(ends), max(ends)), c.size and c.size / half
 
 

@@ -9,7 +9,6 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ..analysis.run_claims import Run, RunClaim
-from ..analysis.statistics import Interval
 from .style import BLUE, EVERYWHERE, FULL_PAGE, ORANGE, interval_row, look, seed_marks, shade_margin
 
 MOST_POINTS = 500  # of a curve
@@ -35,7 +34,7 @@ def draw(decided: RunClaim, a: Sequence[Run], b: Sequence[Run], out: Path) -> No
         right.axvline(0, color="#000000", linewidth=0.7)
     finite = [v for v in (d.low, d.high, *d.values, d.mean, 0.0) if np.isfinite(v)]
     limits = EVERYWHERE if np.isfinite(d.low) else (min(finite), max(finite))
-    interval_row(right, 0, Interval(d.mean, d.low, d.high), look("#333333", "o"), limits)
+    interval_row(right, 0, d.interval, look("#333333", "o"), limits)
     seed_marks(right, np.array(d.values), 0.25, look("#333333", "o"))
     right.set_ylim(-0.6, 0.6)
     right.set_yticks([])

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from ..analysis import Estimate, accuracy, measures
-from ..analysis.claims import cells, counts_text, decide_study, ledger
+from ..analysis.claims import decide_study
 from ..analysis.contrasts import (
     DIFFER,
     IDENTICAL,
@@ -17,16 +17,23 @@ from ..analysis.contrasts import (
     Contrast,
     by_regime,
     contrasts,
-    effect_text,
-    nothing_text,
-    pair_text,
-    regime_text,
-    sentences,
 )
-from ..analysis.controls import controls, controls_text, controls_warning
+from ..analysis.controls import controls
 from ..analysis.ledger import excluded_claims
 from ..analysis.statistics import SEEDS
 from ..analysis.verdicts import holm
+from ..analysis.wording import (
+    cells,
+    controls_text,
+    controls_warning,
+    counts_text,
+    ledger,
+    nothing_text,
+    pair_text,
+    points_text,
+    regime_text,
+    sentences,
+)
 from ..errors import UserError
 from ..results.layout import START
 from ..results.reader import StudyResults
@@ -143,7 +150,7 @@ def _pairs(records: StudyResults) -> str:
     label = labels(records.study)
     differences = [measures.accuracy_difference(records, a, b) for a, b in pairs]
     lines = [
-        [f"{label(a)} − {label(b)}{OTHER_SAMPLER * _differ_in_sampler(records, a, b)}", effect_text(d), f"{p:.2g}"]
+        [f"{label(a)} − {label(b)}{OTHER_SAMPLER * _differ_in_sampler(records, a, b)}", points_text(d), f"{p:.2g}"]
         for (a, b), d, p in zip(pairs, differences, holm([d.p for d in differences]), strict=True)
     ]
     several = len(pairs) > 1
@@ -255,7 +262,8 @@ def claims(results: StudyResults) -> tuple[pd.DataFrame, str]:
     """A row per comparison, and all claims as Markdown, which begins with a warning if a control failed."""
     decided, judged = decide_study(results), controls(results)
     label = labels(results.study)
-    units = sorted({(f.unit != SEEDS, f.n, f.unit) for claim in decided for f in claim.findings})
+    differences = [f.difference for claim in decided for f in claim.findings]
+    units = sorted({(d.unit != SEEDS, d.n, d.unit) for d in differences})
     over = " or ".join(f"{n} {unit}" for _, n, unit in units) or "no seeds"
     added = (
         " Seeds were added to arms of undecided claims, which raises the error rate of the tests somewhat."
@@ -302,7 +310,7 @@ def findings(results: StudyResults) -> tuple[pd.DataFrame, str]:
     for name, group in [*regimes, ("whole methods", [c for c in effects if c.pair.whole])]:
         sensitive = any(c.decided for c in group)
         for i, c in enumerate(group):
-            shown = [effect_text(d) for d in (c.area, c.sampled, c.greedy)]
+            shown = [points_text(d) for d in (c.area, c.sampled, c.greedy)]
             finding = _finding(c, sensitive) + "; endpoints disagree" * c.disagreement
             row = [pair_text(results.study, c.pair, label), *shown, f"{c.p:.2g}", finding]
             cells.append(["" if i else name, *row])

@@ -9,9 +9,10 @@ from importlib import resources
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ..analysis.claims import abstract, decide_study
+from ..analysis.claims import decide_study
 from ..analysis.contrasts import contrasts
-from ..analysis.controls import controls, controls_warning
+from ..analysis.controls import controls
+from ..analysis.wording import abstract, controls_warning
 from ..errors import UserError
 from ..figures import TABLES
 from ..figures.catalogue import FIGURES

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,6 +29,20 @@ A, B = small_study(), small_study(training={"updates_per_batch": 3})
 def products(run: Path) -> dict[str, bytes]:
     """Every file that belongs to a run and not to the folder."""
     return {name: data for path in RunFolder(run).products for name, data in snapshot(path).items()}
+
+
+def test_a_changed_custom_function_trains_again(
+    made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    study = small_study(methods={"grpo": {"ratio": "changing_parts:ratio", "clip": None}})
+    keys = []
+    for code in ("batch.log_ratio", "0.5 * batch.log_ratio"):
+        (tmp_path / "changing_parts.py").write_text(f"def ratio(batch):\n    return {code}\n")
+        monkeypatch.delitem(sys.modules, "changing_parts", raising=False)  # as in another process
+        keys.append(run_config(RunFolder(train_small(study, tmp_path / "run", *made))).key)
+    assert [path.name for path in (tmp_path / "run").glob("superseded-*")] == [f"superseded-{keys[0]}-1"]
+    assert keys[0] != keys[1]
 
 
 @pytest.fixture(scope="module")

@@ -64,6 +64,14 @@ def test_runs_of_other_settings_are_refused_by_the_keys_that_differ(results: Stu
         _ = method.summaries
 
 
+def test_runs_with_custom_functions_are_read_where_these_are_missing(results: StudyResults) -> None:
+    folder = next(iter(results.trained.values()))
+    config = json.loads(folder.config.read_text())
+    config["settings"]["code"] = {"gone:half": "0" * 16}
+    folder.config.write_text(json.dumps(config))
+    assert len(StudyResults(results.folder.path).trained) == len(results.trained)
+
+
 def test_only_the_study_s_own_runs_are_read(results: StudyResults) -> None:
     """A run of an arm that the study had before stays on disk and is in no table."""
     data = results.study.model_dump(mode="json")

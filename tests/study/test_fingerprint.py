@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from policygrain import digests
 from policygrain.objective.method import TEXTS
 from policygrain.study import Study, load_study
-from policygrain.study.fingerprint import Fingerprints, start_seed, start_seeds
+from policygrain.study.fingerprint import Fingerprints, code_digests, start_seed, start_seeds
 from policygrain.study.methods import MethodChanges
 from policygrain.study.runs import Run
 from policygrain.study.sections import Artefact, decides, leaves, marker_of, section_of
@@ -200,6 +200,25 @@ def test_a_changed_preset_changes_methods_that_are_based_on_it() -> None:
 )
 def test_another_content_of_a_file_changes_what_is_made_from_it(source: str, expected: set[str]) -> None:
     assert changed(fingerprints(reference()), fingerprints(reference(), {**SOURCES, source: "c" * 16})) == expected
+
+
+def test_another_content_of_the_file_of_a_custom_function_changes_the_arms_that_use_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "inside").mkdir()
+    (file := tmp_path / "inside" / "parts.py").write_text("def half(batch): return batch.log_ratio")
+    data = copy.deepcopy(REFERENCE)
+    data["methods"]["mine"]["ratio"] = "inside.parts:half"
+    study = reference(data)
+    before, missing = fingerprints(study, SOURCES | code_digests(study)), fingerprints(study)
+    file.write_text("def half(batch): return batch.log_ratio / 2")
+    after = fingerprints(study, SOURCES | code_digests(study))
+    for one, other in itertools.combinations((before, after, missing), 2):
+        assert {name for name in one["run"] if one["run"][name] != other["run"][name]} == {"mine/seed3", "mine/seed5"}
+        assert {a for a in one if one[a] != other[a]} == {"run", "evaluation"} | POLICIES
+    file.unlink()
+    assert code_digests(study) == {} == code_digests(reference())
 
 
 def test_runs_from_one_start_model_depend_on_its_seed() -> None:

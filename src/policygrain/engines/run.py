@@ -14,7 +14,7 @@ from ..provenance import commit, hardware, versions
 from ..results.layout import DataFolder, RunFolder
 from ..results.reader import run_summary
 from ..results.schema import Environment, FinalMetrics, RunConfig, RunInputs, RunSummary, write_record
-from ..study.fingerprint import Fingerprints, start_seed
+from ..study.fingerprint import Fingerprints, code_digests, start_seed
 from ..study.runs import Arm
 from ..tasks.golds import check_golds
 from ..tasks.sources import prepare
@@ -135,7 +135,7 @@ def _summarise(run: RunFolder, config: RunConfig, final: FinalMetrics, compute: 
 
 def run_config(study: Study, arm: Arm, seed: int, start: str, data: DataFolder) -> RunConfig:
     """The record of everything that the result of a run depends on; its key is the digest of these inputs."""
-    settings = Fingerprints(study).run_settings(arm, seed)
+    settings = Fingerprints(study, code_digests(study)).run_settings(arm, seed)
     inputs = RunInputs(
         start_model=check_start_model(Path(start), study.model.revision),
         train=digests.of_file(data.train),

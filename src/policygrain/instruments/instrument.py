@@ -17,7 +17,7 @@ from ..results.layout import DataFolder, StudyFolder
 from ..results.measurements import EstimatorsRecord, RoundsRecord
 from ..results.schema import read_record, write_record
 from ..study.checks import check_instruments, check_prompts
-from ..study.fingerprint import Fingerprints
+from ..study.fingerprint import Fingerprints, code_digests
 from ..tasks.golds import check_golds
 from ..tasks.sources import prepare
 from ..train.start_model import build_start_model, check_start_model
@@ -68,7 +68,7 @@ def measure(instrument: type[Instrument[R]], study: Study, seed: int, start: str
         entries = measurement.entries(measured)
     record = instrument.record(
         seed=seed,
-        settings=Fingerprints(study).instrument_settings(name, seed),
+        settings=Fingerprints(study, code_digests(study)).instrument_settings(name, seed),
         made_from=made_from(start, data, study.model.revision),
         commit=made_at,
         reference=spec.reference,
@@ -123,7 +123,7 @@ def _record_of(
     except UserError:  # there is none, or it cannot be read; it is measured again
         return None
     same = record.made_from == made_from(start, data, study.model.revision)
-    made_with = Fingerprints(study).instrument_settings(instrument.name, seed)
+    made_with = Fingerprints(study, code_digests(study)).instrument_settings(instrument.name, seed)
     return record if same and record.settings == made_with else None
 
 

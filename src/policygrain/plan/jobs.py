@@ -19,6 +19,7 @@ from ..study import Study
 from ..study.fingerprint import (
     Fingerprints,
     Instrument,
+    code_digests,
     measured_starts,
     start_seed,
     start_seeds,
@@ -72,7 +73,7 @@ class Jobs:
     def of_results(cls, study: Study, folder: StudyFolder) -> Jobs:
         """The jobs for the current problem files and initial model; for missing ones, those that were recorded."""
         prepared = prepared_data(folder.data)
-        sources = {**(prepared.sources if prepared else {}), **source_digests(study)}
+        sources = {**(prepared.sources if prepared else {}), **source_digests(study), **code_digests(study)}
         return cls(study, folder, Fingerprints(study, sources, start_identity(study, folder)))
 
     # Problems and initial models.

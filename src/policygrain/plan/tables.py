@@ -67,19 +67,19 @@ def markdown(estimates: Sequence[dict[str, Any]]) -> str:
 
 def power(spreads: Sequence[Spread], estimate: dict[str, Any], records: str) -> str:
     """Seeds needed to decide a comparison and device-hours of its two arms, by size of the effect; Markdown."""
-    from ..analysis.verdicts import EFFECTS, POWER, seeds_to_decide
+    from ..analysis.verdicts import EFFECTS, MOST_SEEDS, POWER, seeds_to_decide
 
     trained = [rule for rule in estimate["rules"] if rule["rule"].startswith(("train", "evaluate"))]
     per_run = sum(rule["device_hours"] for rule in trained) / max(1, estimate["runs"])
-    count = max(1, estimate["comparisons"])
+    count, beyond = max(1, estimate["comparisons"]), f"over {MOST_SEEDS:,}"
     rows = []
     for spread in spreads:
         cells = []
         for effect in EFFECTS:
             seeds = seeds_to_decide(spread.sd, effect, count)
             most = seeds_to_decide(spread.high, effect, count)
-            upper = f"{most}" if most else "over 1,000"
-            cells.append(f"{seeds} (to {upper}): {hours(2 * seeds * per_run)} h" if seeds else "over 1,000")
+            upper = f"{most}" if most else beyond
+            cells.append(f"{seeds} (to {upper}): {hours(2 * seeds * per_run)} h" if seeds else beyond)
         sd = f"{spread.sd:.1f} [{spread.low:.1f}, {spread.high:.1f}]"
         rows.append([spread.endpoint, str(spread.updates), sd, *cells])
     header = ["endpoint", "updates per batch", "paired sd, points", *(f"{e:g} points" for e in EFFECTS)]

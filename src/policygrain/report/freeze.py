@@ -17,12 +17,12 @@ from .. import digests
 from ..errors import UserError
 from ..files import check_free_space, new_folder
 from ..objective import method
-from ..objective.part import Custom
 from ..progress import Progress
 from ..provenance import commit, hardware
 from ..results.layout import START, StudyFolder
 from ..results.reader import StudyResults
 from ..results.schema import Entry, Record, parse_record
+from ..study.fingerprint import custom_functions
 
 MANIFEST = "MANIFEST.json"
 LARGEST_MANIFEST = 2**26  # bytes
@@ -172,4 +172,4 @@ def _own_functions(results: Path) -> list[str]:
     """The functions that a study's methods name besides those of this package. They are not imported."""
     methods = StudyResults(results).study.methods
     every = [method(name, methods) for name in methods]
-    return sorted({part.name for m in every for part in m.parts().values() if isinstance(part, Custom)})
+    return sorted({name for m in every for name in custom_functions(m)})

@@ -12,7 +12,7 @@ from .. import digests
 from ..errors import NoResults, UserError
 from ..files import json_lines
 from ..study import Study, load_recorded_study
-from ..study.fingerprint import Fingerprints, Instrument, measured_starts, start_seeds
+from ..study.fingerprint import CODE, Fingerprints, Instrument, measured_starts, start_seeds
 from ..study.load import had_added_seeds
 from ..study.runs import Run, RunMatrix, arms_of, run_matrix
 from .layout import START, StudyFolder
@@ -173,7 +173,9 @@ class StudyResults:
         settings = Fingerprints(self.study)
         for run, folder in folders.items():
             expected = settings.run_settings(self.matrix.arms[run.arm], run.seed)
-            if (there := run_config(folder).settings) != expected:
+            recorded = run_config(folder).settings
+            there = {key: recorded[key] for key in recorded if key != CODE}  # files that may not be here
+            if there != expected:
                 differ = sorted(k for k in {*there, *expected} if there.get(k) != expected.get(k))
                 raise UserError(
                     f"{folder.path}: a run with other settings than the study's ({', '.join(differ)} differ). {ALL}"

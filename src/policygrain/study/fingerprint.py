@@ -7,8 +7,11 @@ the finished jobs of Snakemake, the key of a run, resuming, and the readers of r
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, cached_property, partial
+from importlib.machinery import PathFinder
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel
@@ -16,12 +19,13 @@ from pydantic import BaseModel
 from .. import digests
 from ..objective import Method, method
 from ..objective.method import TEXTS
+from ..objective.part import Custom
 from .runs import Arm, Run, RunMatrix, run_matrix
 from .schema import Estimators, Rounds, Study
 from .sections import Artefact, decides, leaves
 
 Instrument = Literal["estimators", "rounds"]
-
+CODE = "code"  # a setting of runs and measurements: custom function → digest of its file
 
 # Version of the instruments' measurements, which are repeated if it changes. 2: a true gradient per aggregation, and
 # entropies on pools.
@@ -32,7 +36,7 @@ class Fingerprints:
     """The fingerprints of one study's artefacts: 16 hexadecimal digits each."""
 
     def __init__(self, study: Study, sources: Mapping[str, str] | None = None, start: str | None = None) -> None:
-        """``sources``: source of problems → digest of its file, for sources that are files.
+        """``sources``: source of problems, or custom function → digest of its file, for those that are files.
 
         ``start``: digest or commit of the initial model; None if unknown, and for tiny models, which are identified by
         their settings.
@@ -123,22 +127,55 @@ class Fingerprints:
         if arm.name not in self._methods:
             arm_study = self.study.model_copy(update={"training": arm.training(self.study)})
             without_methods = {key: value for key, value in settings(arm_study, "run").items() if key != "methods"}
-            self._methods[arm.name] = {**without_methods, "method": _content(arm.method(self.study))}
+            chosen = arm.method(self.study)
+            self._methods[arm.name] = {**without_methods, "method": _content(chosen), **self._code([chosen])}
         return {**self._methods[arm.name], "seed": seed, "start_seed": start_seed(self.study, seed)}
 
     def instrument_settings(self, instrument: Instrument, start: int) -> dict[str, Any]:
         """The settings that the measurements of an instrument depend on directly, with the resolved methods."""
         if instrument not in self._instruments:
             section: Estimators | Rounds | None = getattr(self.study, instrument)
-            resolved = {
-                name: _content(method(name, self.study.methods)) for name in (section.methods if section else ())
-            }
+            methods = {name: method(name, self.study.methods) for name in (section.methods if section else ())}
+            resolved = {name: _content(m) for name, m in methods.items()}
             section_settings = {key: value for key, value in self._settings_of(instrument).items() if key != "methods"}
             self._instruments[instrument] = {**section_settings, "resolved": resolved, "version": INSTRUMENTS}
+            self._instruments[instrument] |= self._code(methods.values())
         return {**self._instruments[instrument], "start_seed": start}
+
+    def _code(self, methods: Iterable[Method]) -> dict[str, dict[str, str]]:
+        """The digests of the custom functions in these methods, as the setting `CODE`; empty without any."""
+        functions = self._digests_of([name for m in methods for name in custom_functions(m)])
+        return {CODE: functions} if functions else {}
 
     def _digests_of(self, sources: Sequence[str]) -> dict[str, str]:
         return {source: self.sources[source] for source in sources if source in self.sources}
+
+
+def custom_functions(of: Method) -> list[str]:
+    """The names of the custom functions in a method."""
+    return [part.name for part in of.parts().values() if isinstance(part, Custom)]
+
+
+def code_digests(study: Study) -> dict[str, str]:
+    """Custom function → digest of the file that defines it, for functions that are found; nothing is imported.
+
+    The digest does not include other modules that this file imports.
+    """
+    names = [*study.methods, *(arm.method_name for arm in run_matrix(study).arms.values())]
+    functions = [name for key in dict.fromkeys(names) for name in custom_functions(method(key, study.methods))]
+    files = {name: _file_of(name.partition(":")[0]) for name in functions}
+    return {name: digests.of_file(path) for name, path in files.items() if path is not None}
+
+
+def _file_of(module: str) -> Path | None:
+    """The file of a module that is not imported; None if it is not found."""
+    places: Sequence[str] = sys.path
+    file = None
+    for part in module.split("."):
+        if (spec := PathFinder.find_spec(part, places)) is None:
+            return None
+        places, file = spec.submodule_search_locations or [], spec.origin
+    return Path(file) if file and Path(file).is_file() else None
 
 
 def _content(trained_method: Method) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 from ..engines.trl_settings import is_sharded
 from ..errors import UserError
 from ..hub import cached_config, read_config
-from ..study.schema import Model, Study
+from ..study.schema import Lora, Model, Study
 from ..tasks.characters import CHARACTERS
 
 # Up to this vocabulary size the output layer computes all logits at once, beyond it blocks of tokens × vocabulary.
@@ -54,6 +54,13 @@ class Shape:
         attention = 2 * self.hidden * self.queries + self.queries + 2 * (self.hidden + 1) * self.keys
         layer = attention + 3 * self.hidden * self.intermediate + 2 * self.hidden
         return self.layers * layer + self.hidden + self.embeddings
+
+    def adapter(self, lora: Lora) -> int:
+        """Parameters of low-rank adapters on q, k, v, o, gate, up and down; other targets are not counted."""
+        h, i = self.hidden, self.intermediate
+        sums = {"q": h + self.queries, "k": h + self.keys, "v": h + self.keys, "o": h + self.queries}
+        sums |= {"gate": h + i, "up": h + i, "down": h + i}
+        return self.layers * lora.rank * sum(sums.get(target.removesuffix("_proj"), 0) for target in lora.targets)
 
     @property
     def multiplied(self) -> int:
@@ -102,7 +109,9 @@ def memory(shape: Shape, study: Study, prompt: float, response: float, devices: 
     training, width = study.training, BYTES[study.model.dtype]
     compute = min(width, BYTES["bfloat16" if training.compute == "auto" else training.compute])
     sharded = is_sharded(training)
-    state = shape.parameters * width / (devices if sharded else 1)
+    share = devices if sharded else 1
+    lora = study.model.lora
+    trained = shape.adapter(lora) if lora else shape.parameters
     gathered = compute * (shape.embeddings + 2 * (shape.parameters - shape.embeddings) / shape.layers)
     # A response that is longer than the limit is a micro-batch by itself.
     micro = max(training.micro_batch_tokens, prompt + training.max_tokens)
@@ -117,9 +126,9 @@ def memory(shape: Shape, study: Study, prompt: float, response: float, devices: 
     at_once = min(SEQUENCES[training.engine], training.prompts_per_step * training.group / devices)
     cache = at_once * (prompt + response) * 2 * shape.layers * shape.keys * compute
     return {
-        "weights": state,
-        "gradients": state,
-        "AdamW": 2 * state,
+        "weights": (shape.parameters + (trained if lora else 0)) * width / share,
+        "gradients": trained * width / share,
+        "AdamW": 2 * trained * width / share,
         "gathered layers": gathered if sharded else 0.0,
         "activations": micro * compute * stored,
         "output layer": 4 * logits,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import json
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
@@ -125,6 +126,22 @@ def corrected(rows: Sequence[Sequence[Difference]]) -> list[list[str]]:
     """Differences as text, bold where they differ from 0 by Holm's method over all of ``rows``."""
     p = iter(holm([d.p for row in rows for d in row]))
     return [[f"**{shown(d)}**" if next(p) < LEVEL else shown(d) for d in row] for row in rows]
+
+
+Contrast = tuple[str, str, Difference]  # an arm, the one that it is compared with, and their difference
+
+
+def corrected_in_study(record: str, found: Sequence[Contrast]) -> list[str]:
+    """Differences of arms as text, bold where they are decided among all comparisons of their study.
+
+    By Holm's method over the comparisons that the study planned and those of ``found`` that it did not.
+    """
+    csv = files(record, "tables/findings.csv")["tables/findings.csv"]
+    planned = pd.read_csv(io.StringIO(csv)).query("finding != 'identical'")
+    p = dict(zip(zip(planned["of"], planned["than"], strict=True), planned["area_p"], strict=True))
+    p |= {(of, than): d.p for of, than, d in found if (of, than) not in p}
+    adjusted = dict(zip(p, holm(list(p.values())), strict=True))
+    return [f"**{shown(d)}**" if adjusted[of, than] < LEVEL else shown(d) for of, than, d in found]
 
 
 def endpoint_rows(rows: Iterable[tuple[str, Sequence[Difference]]]) -> list[list[str]]:

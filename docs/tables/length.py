@@ -52,6 +52,12 @@ def row(record: str, values: pd.Series) -> list[str]:
     return [str(len(values)), f"{steps(record)['response_length_mean'].mean():.0f}"]
 
 
+def uncertain(record: str) -> str:
+    """Number of measured initial models for which the interval of the true gradient's squared norm contains 0."""
+    found = files(record, "estimators/seed*.json").values()
+    return str(sum(bool(one["rows"]) and any("squared norm" in note for note in one["notes"]) for one in found))
+
+
 @block("length-cosines", LENGTHS)
 @block("size-cosines", SIZES)
 def cosines(records: dict[str, str]) -> str:
@@ -60,10 +66,10 @@ def cosines(records: dict[str, str]) -> str:
     rows = []
     for record, title in titles:
         token = 100 * estimated(record, BASE, "cosine")
-        cells = [f"{estimated(record, BASE, 'ratio_variance').mean():.2g}", f"{token.mean():.1f}"]
+        cells = [uncertain(record), f"{estimated(record, BASE, 'ratio_variance').mean():.2g}", f"{token.mean():.1f}"]
         differences = [difference(100 * estimated(record, m, "cosine"), token) for m in RATIOS]
         rows.append(([title, *row(record, token), *cells], differences))
-    columns = ["variance of ratios", "cosine, token", *(f"{ratio} − token" for ratio in RATIOS)]
+    columns = ["uncertain", "variance of ratios", "cosine, token", *(f"{ratio} − token" for ratio in RATIOS)]
     return compared([header, *HEADER, *columns], rows)
 
 
@@ -94,8 +100,8 @@ def fresh() -> str:
 def fresh_long() -> str:
     """The three comparisons that were planned for fresh initial models, in hundredths of the cosine."""
     token = 100 * estimated(FRESH_LONG, BASE, "cosine")
-    columns = [*HEADER, "cosine, token", *(f"{m} − token" for m in PLANNED)]
-    cells = [*row(FRESH_LONG, token), f"{token.mean():.1f}"]
+    columns = [*HEADER, "uncertain", "cosine, token", *(f"{m} − token" for m in PLANNED)]
+    cells = [*row(FRESH_LONG, token), uncertain(FRESH_LONG), f"{token.mean():.1f}"]
     return compared(columns, [(cells, [difference(100 * estimated(FRESH_LONG, m, "cosine"), token) for m in PLANNED])])
 
 

@@ -7,7 +7,20 @@ import torch
 
 from policygrain.instruments.exact_turns import ADVANTAGES, RATIOS, agreement, signal_to_noise
 
-from .common import areas, arm_of, block, compare, compared, difference, endpoint_rows, files, steps, table
+from .common import (
+    Contrast,
+    areas,
+    arm_of,
+    block,
+    compare,
+    compared,
+    corrected_in_study,
+    difference,
+    endpoint_rows,
+    files,
+    steps,
+    table,
+)
 
 PROBLEMS = 4
 SIZES = ((4, 4), (8, 4), (12, 4), (12, 2), (12, 12))  # turns, and how many of them matter
@@ -51,11 +64,20 @@ AREA = "area, points"
 
 def _by(pairs: Pairs, columns: Columns) -> str:
     """A row per pair of methods, a column per record and regime."""
-    rows = [
-        ([f"{a} − {b}".replace("_", " ")], [compare(r, a, b, **regime) for r, regime in columns.values()])
-        for a, b in pairs
+
+    def contrast(a: str, b: str, record: str, regime: dict[str, float]) -> Contrast:
+        return arm_of(record, a, **regime), arm_of(record, b, **regime), compare(record, a, b, **regime)
+
+    found = [
+        corrected_in_study(record, [contrast(a, b, record, regime) for a, b in pairs])
+        for record, regime in columns.values()
     ]
-    return compared([AREA, *columns], rows)
+    return table([AREA, *columns], [[name(a, b), *cells] for (a, b), *cells in zip(pairs, *found, strict=True)])
+
+
+def name(one: str, other: str) -> str:
+    """The title of a row."""
+    return f"{one} − {other}".replace("_", " ")
 
 
 @block("turns-without-clip")
@@ -99,12 +121,15 @@ def best_rate(ratio: str, age: int) -> float:
 def at_own_rates() -> str:
     """Differences of clipped ratios, each at the rate that other seeds, models and problems chose for it."""
 
-    def chosen(ratio: str, age: int) -> pd.Series:
-        return areas(SECOND, f"{ratio}_clip", ahead=age, learning_rate=best_rate(ratio, age))
+    def contrast(a: str, b: str, age: int) -> Contrast:
+        chosen = [{"ahead": age, "learning_rate": best_rate(ratio, age)} for ratio in (a, b)]
+        one, other = (arm_of(SECOND, f"{ratio}_clip", **s) for ratio, s in zip((a, b), chosen, strict=True))
+        return one, other, difference(*(areas(SECOND, f"{r}_clip", **s) for r, s in zip((a, b), chosen, strict=True)))
 
-    rows = [([f"{a} − {b}, clipped"], [difference(chosen(a, age), chosen(b, age)) for age in AGES]) for a, b in PAIRS]
-    rates = {age: ", ".join(f"{name} {best_rate(name, age):g}" for name in GRAINS) for age in AGES}
-    return compared([AREA, *(f"{age} steps old ({of_age})" for age, of_age in rates.items())], rows)
+    found = [corrected_in_study(SECOND, [contrast(a, b, age) for a, b in PAIRS]) for age in AGES]
+    rates = {age: ", ".join(f"{ratio} {best_rate(ratio, age):g}" for ratio in GRAINS) for age in AGES}
+    header = [AREA, *(f"{age} steps old ({of_age})" for age, of_age in rates.items())]
+    return table(header, [[f"{name(a, b)}, clipped", *cells] for (a, b), *cells in zip(PAIRS, *found, strict=True)])
 
 
 @block("turns-rounds")

@@ -77,8 +77,8 @@ def _sentences(record: Any, methods: dict[str, list[tuple[Any, Any]]]) -> str:
     age = max(cell["age"] for cell in record["cells"])
     noise = statistics.median(m["snr"][0] / c["reference"]["snr"][0] for m, c in plain["product"] if c["age"] == age)
     sentences = [
-        "**A ratio helps a little where rollouts are old.** Shown to be better and worse than no ratio, of "
-        f"{len(record['cells'])} regimes: {counts}. The token ratio gains most, {gain:+.2f} points, at {where}.",
+        "**Only the block ratio helps in some regimes and harms in none.** Shown to be better and worse than no ratio, "
+        f"of {len(record['cells'])} regimes: {counts}. The token ratio gains most, {gain:+.2f} points, at {where}.",
         "**The product helps where the reward depends on many tokens together.** It is shown to be better in "
         f"{len(better)} regimes (in {wide} of them a part of the reward depends on at least half of the response) and "
         f"worse in {len(worse)} (in {narrow} of them on less than half).",

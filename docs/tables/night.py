@@ -9,7 +9,7 @@ import pandas as pd
 from policygrain.analysis import Difference
 from policygrain.study import load_study
 
-from .common import ROOT, areas, block, corrected, difference, table
+from .common import ROOT, areas, block, corrected, difference, shown, table
 
 STUDY = load_study(ROOT / "studies/night.yaml")
 SETS = {"first set": ("night",), "second set": ("night-replicate",), "both": ("night", "night-replicate")}
@@ -54,7 +54,9 @@ def differences(column: str) -> list[Difference]:
 
 
 def texts(column: str) -> list[str]:
-    """The differences of a column, bold where they are decided."""
+    """The differences of a column, bold where they are decided. The map's own tables have its verdicts."""
+    if column == "map":
+        return [shown(d) for d in differences(column)]
     return [text for (text,) in corrected([[d] for d in differences(column)])]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,24 @@ from scipy.stats import spearmanr
 
 from policygrain.analysis import Difference
 
-from .common import areas, arm_of, block, compare, compared, corrected, difference, endpoints, shown, steps, table
+from .common import (
+    Contrast,
+    areas,
+    arm_of,
+    block,
+    compare,
+    compared,
+    corrected,
+    corrected_in_study,
+    difference,
+    endpoints,
+    shown,
+    steps,
+    table,
+)
 
 MAP = "phase"  # the record of the map
-OLD = "phase-old"  # that of older rollouts
+OLD, OLD_RATES = "phase-old", "phase-old-rates"  # those of older rollouts
 # What is compared in each regime: name of a column → method, and the method that it is compared with.
 RATIOS = {f"{name} − none": (name, "none") for name in ("token", "block", "sequence", "product")}
 CLIPS = {f"{name}: clip − no clip": (f"{name}_clip", name) for name in ("token", "block", "sequence")}
@@ -24,7 +39,7 @@ AGES, RATES = (4, 16, 48), (1e-4, 2e-4, 4e-4, 8e-4)
 SETS = {  # record → name of its problems and initial models, or of the processor
     "phase": "map",
     "laptop": "laptop study",
-    "earlier/laptop-loop": "the same on another processor",
+    "earlier/laptop-loop": "an earlier run of these seeds",
 }
 Regime = dict[str, Any]  # the training settings of a cell of the map
 REGIMES: list[Regime] = [{"ahead": age, "learning_rate": rate} for age in AGES for rate in RATES]
@@ -74,14 +89,19 @@ def clips() -> str:
 def sets() -> str:
     """The differences in the two regimes that were run with several sets of problems and initial models."""
     regimes: list[Regime] = [{"ahead": 48, "learning_rate": 2e-4}, {"ahead": 16, "learning_rate": 8e-4}]
-    rows = [
-        ([*cells(r), name], [compare(record, *pair, **r) for record in SETS])
+    chosen = [
+        (r, name, pair)
         for r in regimes
         for name, pair in (RATIOS | CLIPS | GRAINS).items()
         if all(len(areas(record, method, **r)) for record in SETS for method in pair)
     ]
+    columns = []
+    for record in SETS:
+        found = [(*(arm_of(record, m, **r) for m in pair), compare(record, *pair, **r)) for r, _, pair in chosen]
+        columns.append([shown(d) for *_, d in found] if record == MAP else corrected_in_study(record, found))
     counts = [f"{name}, {len(areas(record, 'none', **regimes[0]))} seeds" for record, name in SETS.items()]
-    return compared(["age", "learning rate", "comparison", *counts], rows)
+    rows = [[*cells(r), name, *texts] for (r, name, _), *texts in zip(chosen, *columns, strict=True)]
+    return table(["age", "learning rate", "comparison", *counts], rows)
 
 
 @block("phase-best")
@@ -158,24 +178,31 @@ def law() -> str:
     )
 
 
-@block("phase-older")
-def older() -> str:
-    """The study with older rollouts: area, and sampled accuracy at the end, which is secondary and not corrected."""
-    columns = {
+@block("phase-older", OLD, (2e-4,))
+@block("phase-older-rates", OLD_RATES, (1e-4, 4e-4, 8e-4))
+def older(record: str, rates: Sequence[float]) -> str:
+    """A study with older rollouts: area, and sampled accuracy at the end, which is secondary and not corrected."""
+    pairs = {
         **{f"{name} − none": (name, "none") for name in ("token", "block", "sequence")},
         "token: clip − no clip": ("token_clip", "token"),
+        "block, clip − none": ("block_clip", "none"),
         "block − token, clipped": ("block_clip", "token_clip"),
     }
+    regimes: list[Regime] = [{"ahead": age, "learning_rate": rate} for rate in rates for age in (64, 128)]
 
-    def rows(endpoint: str) -> list[list[Difference]]:
-        of = [{m: areas(OLD, m, endpoint=endpoint, ahead=age) for m in METHODS} for age in (64, 128)]
-        on_policy = areas(OLD, "none", endpoint=endpoint, ahead=0)
-        return [[difference(m["none"], on_policy), *(difference(m[a], m[b]) for a, b in columns.values())] for m in of]
+    def contrast(endpoint: str, a: str, one: Regime, b: str, other: Regime) -> Contrast:
+        ends = (areas(record, m, endpoint=endpoint, **r) for m, r in ((a, one), (b, other)))
+        return arm_of(record, a, **one), arm_of(record, b, **other), difference(*ends)
 
-    texts = {"area": corrected(rows("area")), "last": [[shown(d) for d in row] for row in rows("last")]}
-    lines = [
-        [f"{age}", name, f"{areas(OLD, 'none', endpoint=endpoint, ahead=age).mean():.0f}%", *texts[endpoint][i]]
-        for endpoint, name in (("area", "area"), ("last", "at the end"))
-        for i, age in enumerate((64, 128))
-    ]
-    return table(["age", "endpoint", "none: accuracy", "none − on-policy", *columns], lines)
+    def row(endpoint: str, regime: Regime) -> list[Contrast]:
+        cost = contrast(endpoint, "none", regime, "none", regime | {"ahead": 0})
+        return [cost, *(contrast(endpoint, a, regime, b, regime) for a, b in pairs.values())]
+
+    texts = iter(corrected_in_study(record, [contrast for r in regimes for contrast in row("area", r)]))
+    lines = []
+    for endpoint, name in (("area", "area"), ("last", "at the end")):
+        for r in regimes:
+            accuracy = f"{areas(record, 'none', endpoint=endpoint, **r).mean():.0f}%"
+            found = [next(texts) if endpoint == "area" else shown(d) for *_, d in row(endpoint, r)]
+            lines.append([*cells(r), name, accuracy, *found])
+    return table(["age", "learning rate", "endpoint", "none: accuracy", "none − on-policy", *pairs], lines)

@@ -15,7 +15,7 @@ from ..study.comparable import Pair
 from ..study.fingerprint import start_seeds
 from ..text import columns
 from .claims import ClaimResult, Finding, decide_study
-from .contrasts import DIFFER, IDENTICAL, Contrast, Regime, by_regime
+from .contrasts import DIFFER, IDENTICAL, OPEN, Contrast, Regime, by_regime
 from .controls import Control, controls
 from .ledger import COSTS, LOG_RATIO, POINTS, Comparison
 from .statistics import STARTS, Difference
@@ -324,10 +324,17 @@ def _regime_sentence(study: Study, regime: Regime, compared: Sequence[Contrast],
 
 
 def _own_sentence(study: Study, c: Contrast, label: Label) -> str:
-    d, what = (c.sampled, "accuracy") if c.sampled else (c.area, "area under the learning curve")
-    over = f"over {d.n} {d.unit}" if d.n > 1 else f"one {d.unit.removesuffix('s')}, so there is no interval"
-    effect = points_text(d) if d.n > 1 else f"{d.mean:+.1f}"
-    return f"{pair_text(study, c.pair, label)}: {effect} points of {what}, {over}."
+    n, unit = c.area.n, c.area.unit
+    endpoints = {"area under the learning curve": c.area, "final accuracy": c.sampled}
+    shown = [
+        f"{points_text(d) if n > 1 else f'{d.mean:+.1f}'} points of {name}"
+        for name, d in endpoints.items()
+        if d is not None
+    ]
+    over = (
+        f"over {n} {unit}: {c.outcome if c.decided else OPEN}" if n > 1 else f"one {unit[:-1]}, so there is no interval"
+    )
+    return f"{pair_text(study, c.pair, label)}: {', '.join(shown)}, {over}."
 
 
 # ---- controls -------------------------------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ def laptop() -> str:
     ]
     same = sum(("**" in loop) == ("**" in trl) for _, _, loop, trl, _ in rows)
     summary = (
-        f"{same} of {len(rows)} verdicts are the same. The largest difference between the trainers is "
+        f"{same} of {len(rows)} verdicts are the same. The largest mean difference between the trainers is "
         f"{max(abs(d.mean) for d in shifts):.1f} points; {sum(d.low > 0 or d.high < 0 for d in shifts)} of the "
         "intervals of these differences exclude 0."
     )

@@ -90,6 +90,7 @@ TABLES: dict[tuple[str, str], tuple[int, Callable[[list[str]], list[Cell]]]] = {
     ("turns.md", "turns-products"): (1, of_turns([(AGAIN, "ahead=16")])),
     ("phase.md", "phase-sets"): (3, of_sets),
     ("phase.md", "phase-older"): (4, of_older("phase-old")),
+    ("phase.md", "phase-older-rates"): (4, of_older("phase-old-rates")),
 }
 
 

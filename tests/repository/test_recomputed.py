@@ -77,6 +77,13 @@ def last(record: str, arm: str) -> dict[int, float]:
     return found
 
 
+def ends_below_half(record: str, rate: str, *methods: str) -> int:
+    """Number of runs on rollouts 64 and 128 steps old that end below half of the initial accuracy."""
+    arms = [f"{method}+ahead={age}+learning_rate={rate}" for method in methods for age in (64, 128)]
+    starts = {seed: rows[0]["validation_accuracy"] for seed, rows in metrics(record, arms[0]).items()}
+    return sum(end < 100 * starts[seed] / 2 for arm in arms for seed, end in last(record, arm).items())
+
+
 def final(record: str, arm: str, decoding: str) -> dict[int, float]:
     """Seed → accuracy of the final model, mean over benchmarks, in percent."""
     found = scores(record, arm, decoding)
@@ -452,6 +459,16 @@ NUMBERS: dict[tuple[str, str], list[Line]] = {
         (
             "not with 16 (sampled {:+.1f} [{:+.1f}, {:+.1f}], greedy {:+.1f} [{:+.1f}, {:+.1f}])",
             lambda r: at_the_end(r, "sequence_clip+ahead=16+learning_rate=0.0004", "token_clip+ahead=16"),
+        ),
+    ],
+    ("docs/phase.md", "phase-old-rates"): [
+        (
+            "Without a clip {} of 64 runs collapse at 8e-4 and {} of 64 at 4e-4",
+            lambda r: [ends_below_half(r, rate, "none", "token", "block", "sequence") for rate in ("0.0008", "0.0004")],
+        ),
+        (
+            "with a clip {} and {} of 32 do",
+            lambda r: [ends_below_half(r, rate, "token_clip", "block_clip") for rate in ("0.0008", "0.0004")],
         ),
     ],
     ("docs/phase.md", "phase"): [

@@ -65,6 +65,8 @@ def _sentences(record: Any, methods: dict[str, list[tuple[Any, Any]]]) -> str:
     def shown(name: str, sign: int) -> list[Any]:
         return [cell for m, cell in plain[name] if m["p"] < LEVEL and sign * m["difference"][0] > 0]
 
+    unharmful = [f"the {n} ratio" for n in clipped if shown(n, 1) and not shown(n, -1)]
+    harmless = f"Only {' and '.join(unharmful)}" if unharmful else "No ratio"
     counts = "; ".join(f"{n} ratio {len(shown(n, 1))} and {len(shown(n, -1))}" for n in clipped)
     gain, where = max(((m["difference"][0], _where(cell)) for m, cell in plain["token"]), key=lambda x: x[0])
     better, worse = shown("product", 1), shown("product", -1)
@@ -77,7 +79,7 @@ def _sentences(record: Any, methods: dict[str, list[tuple[Any, Any]]]) -> str:
     age = max(cell["age"] for cell in record["cells"])
     noise = statistics.median(m["snr"][0] / c["reference"]["snr"][0] for m, c in plain["product"] if c["age"] == age)
     sentences = [
-        "**Only the block ratio helps in some regimes and harms in none.** Shown to be better and worse than no ratio, "
+        f"**{harmless} helps in some regimes and harms in none.** Shown to be better and worse than no ratio, "
         f"of {len(record['cells'])} regimes: {counts}. The token ratio gains most, {gain:+.2f} points, at {where}.",
         "**The product helps where the reward depends on many tokens together.** It is shown to be better in "
         f"{len(better)} regimes (in {wide} of them a part of the reward depends on at least half of the response) and "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
@@ -129,6 +129,13 @@ def corrected(rows: Sequence[Sequence[Difference]]) -> list[list[str]]:
 
 
 Contrast = tuple[str, str, Difference]  # an arm, the one that it is compared with, and their difference
+Side = tuple[str, Mapping[str, Any]]  # a method and its training settings
+
+
+def contrast(record: str, one: Side, other: Side, endpoint: str = "area") -> Contrast:
+    """Two arms of a record with the difference of an endpoint."""
+    a, b = (areas(record, method, endpoint=endpoint, **settings) for method, settings in (one, other))
+    return arm_of(record, one[0], **one[1]), arm_of(record, other[0], **other[1]), difference(a, b)
 
 
 def corrected_in_study(record: str, found: Sequence[Contrast]) -> list[str]:

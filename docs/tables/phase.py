@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from .common import (
     block,
     compare,
     compared,
+    contrast,
     corrected,
     corrected_in_study,
     difference,
@@ -97,7 +99,7 @@ def sets() -> str:
     ]
     columns = []
     for record in SETS:
-        found = [(*(arm_of(record, m, **r) for m in pair), compare(record, *pair, **r)) for r, _, pair in chosen]
+        found = [contrast(record, (a, r), (b, r)) for r, _, (a, b) in chosen]
         columns.append([shown(d) for *_, d in found] if record == MAP else corrected_in_study(record, found))
     counts = [f"{name}, {len(areas(record, 'none', **regimes[0]))} seeds" for record, name in SETS.items()]
     rows = [[*cells(r), name, *texts] for (r, name, _), *texts in zip(chosen, *columns, strict=True)]
@@ -190,15 +192,11 @@ def older(record: str, rates: Sequence[float]) -> str:
     }
     regimes: list[Regime] = [{"ahead": age, "learning_rate": rate} for rate in rates for age in (64, 128)]
 
-    def contrast(endpoint: str, a: str, one: Regime, b: str, other: Regime) -> Contrast:
-        ends = (areas(record, m, endpoint=endpoint, **r) for m, r in ((a, one), (b, other)))
-        return arm_of(record, a, **one), arm_of(record, b, **other), difference(*ends)
+    def row(endpoint: str, r: Regime) -> list[Contrast]:
+        cost = contrast(record, ("none", r), ("none", r | {"ahead": 0}), endpoint)
+        return [cost, *(contrast(record, (a, r), (b, r), endpoint) for a, b in pairs.values())]
 
-    def row(endpoint: str, regime: Regime) -> list[Contrast]:
-        cost = contrast(endpoint, "none", regime, "none", regime | {"ahead": 0})
-        return [cost, *(contrast(endpoint, a, regime, b, regime) for a, b in pairs.values())]
-
-    texts = iter(corrected_in_study(record, [contrast for r in regimes for contrast in row("area", r)]))
+    texts = iter(corrected_in_study(record, list(itertools.chain(*(row("area", r) for r in regimes)))))
     lines = []
     for endpoint, name in (("area", "area"), ("last", "at the end")):
         for r in regimes:

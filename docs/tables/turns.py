@@ -8,12 +8,12 @@ import torch
 from policygrain.instruments.exact_turns import ADVANTAGES, RATIOS, agreement, signal_to_noise
 
 from .common import (
-    Contrast,
+    Side,
     areas,
     arm_of,
     block,
-    compare,
     compared,
+    contrast,
     corrected_in_study,
     difference,
     endpoint_rows,
@@ -64,12 +64,8 @@ AREA = "area, points"
 
 def _by(pairs: Pairs, columns: Columns) -> str:
     """A row per pair of methods, a column per record and regime."""
-
-    def contrast(a: str, b: str, record: str, regime: dict[str, float]) -> Contrast:
-        return arm_of(record, a, **regime), arm_of(record, b, **regime), compare(record, a, b, **regime)
-
     found = [
-        corrected_in_study(record, [contrast(a, b, record, regime) for a, b in pairs])
+        corrected_in_study(record, [contrast(record, (a, regime), (b, regime)) for a, b in pairs])
         for record, regime in columns.values()
     ]
     return table([AREA, *columns], [[name(a, b), *cells] for (a, b), *cells in zip(pairs, *found, strict=True)])
@@ -121,12 +117,12 @@ def best_rate(ratio: str, age: int) -> float:
 def at_own_rates() -> str:
     """Differences of clipped ratios, each at the rate that other seeds, models and problems chose for it."""
 
-    def contrast(a: str, b: str, age: int) -> Contrast:
-        chosen = [{"ahead": age, "learning_rate": best_rate(ratio, age)} for ratio in (a, b)]
-        one, other = (arm_of(SECOND, f"{ratio}_clip", **s) for ratio, s in zip((a, b), chosen, strict=True))
-        return one, other, difference(*(areas(SECOND, f"{r}_clip", **s) for r, s in zip((a, b), chosen, strict=True)))
+    def chosen(ratio: str, age: int) -> Side:
+        return f"{ratio}_clip", {"ahead": age, "learning_rate": best_rate(ratio, age)}
 
-    found = [corrected_in_study(SECOND, [contrast(a, b, age) for a, b in PAIRS]) for age in AGES]
+    found = [
+        corrected_in_study(SECOND, [contrast(SECOND, chosen(a, age), chosen(b, age)) for a, b in PAIRS]) for age in AGES
+    ]
     rates = {age: ", ".join(f"{ratio} {best_rate(ratio, age):g}" for ratio in GRAINS) for age in AGES}
     header = [AREA, *(f"{age} steps old ({of_age})" for age, of_age in rates.items())]
     return table(header, [[f"{name(a, b)}, clipped", *cells] for (a, b), *cells in zip(PAIRS, *found, strict=True)])

@@ -69,6 +69,18 @@ def area(record: str, arm: str) -> dict[int, float]:
     return found
 
 
+def area_at_samples(record: str, arm: str) -> dict[int, float]:
+    """As ``area``, over the first 64 × 24 responses instead of all steps."""
+    found = {}
+    for seed, rows in metrics(record, arm).items():
+        spent = [0, *(row["total_samples"] for row in rows if "total_samples" in row)]
+        points = [(spent[row["step"]], row["validation_accuracy"]) for row in rows if "validation_accuracy" in row]
+        x, y = np.array(points).T
+        at = np.linspace(0, 64 * 24, 401)
+        found[seed] = 100 * float(np.trapezoid(np.interp(at, x, y), at) / at[-1])
+    return found
+
+
 def last(record: str, arm: str) -> dict[int, float]:
     """Seed → validation accuracy at the end of training, in points."""
     found = {}
@@ -268,6 +280,7 @@ def gradient_norms(record: str, arm: str) -> Numbers:
 
 
 AGAIN = "turns-replicate"
+BITS = "sampler_bits=3+learning_rate=0.0004"
 OLDEST = {ratio: f"{ratio}_clip+ahead=48" for ratio in ("token", "sequence")}
 MPO16, TEPO16, DAPO16, DAPO1 = (
     f"{name}+updates_per_batch={n}" for name, n in (("mpo", 16), ("tepo", 16), ("dapo", 16), ("dapo", 1))
@@ -352,6 +365,13 @@ NUMBERS: dict[tuple[str, str], list[Line]] = {
     ],
     ("docs/recipes.md", "recipes"): [
         (
+            "At equal samples, with half the steps, it loses {:.1f} to {:.1f} points of area",
+            lambda r: sorted(
+                float(np.mean(paired(area_at_samples, r, base, dynamic)))
+                for dynamic, base in (("dapo", "token_clip"), ("mpo_dynamic", "mpo"), ("tepo_dynamic", "tepo"))
+            )[::2],
+        ),
+        (
             "its sampled accuracy is {:.1f} ± {:.1f} points behind",
             lambda r: half_width(mean_t(paired(final, r, "gspo_chosen", "gspo", "sampled"))),
         ),
@@ -372,9 +392,20 @@ NUMBERS: dict[tuple[str, str], list[Line]] = {
         ),
     ],
     ("docs/recipes.md", "convergence"): [
+        (
+            "TEPO is behind GRPO by {:.1f} ± {:.1f} points of area and {:.1f} ± {:.1f} of sampled accuracy",
+            lambda r: [
+                *half_width(mean_t(paired(area, r, "grpo", "tepo"))),
+                *half_width(mean_t(paired(final, r, "grpo", "tepo", "sampled"))),
+            ],
+        ),
         ("validation accuracy still rises by {:.1f} points [{:.1f}, {:.1f}]", lambda r: mean_t(late_rise(r, "grpo"))),
     ],
     ("docs/mismatch.md", "mismatch"): [
+        (
+            "masking by the geometric mean is {:.1f} ± {:.1f} ahead of no correction",
+            lambda r: plus_minus(r, tuple(f"{m}+{BITS}" for m in ("geometric_masked", "none"))),
+        ),
         (
             "{:.1f} ± {:.1f}, {:.1f} ± {:.1f}, {:.1f} ± {:.1f} and {:.1f} ± {:.1f} points against the trainer's own",
             lambda r: plus_minus(r, *(("none", f"none+sampler_bits={bits}") for bits in (8, 6, 4, 3))),

@@ -104,11 +104,15 @@ class Work:
         return prompts * (self.expected.prompt_tokens + self.study.training.group * self.response)
 
     def step(self, arm: Arm) -> Tokens:
-        """One batch: sampled, scored by the policy and, if needed, the reference policy, and trained on."""
+        """One batch: sampled, scored by the policy and the reference policy, and trained on.
+
+        If only the metric `kl_initial` needs the reference policy, it scores a quarter of the groups.
+        """
         method, training = arm.method(self.study), arm.training(self.study)
         prompts = training.prompts_per_step
         draws = min(self.expected.draws, method.sampler.max_batches) if method.sampler.dynamic else 1.0
-        passes = 1 + ("reference" in method.needs) + training.epochs * ("step_log_probs" in method.needs)
+        reference = 1 if "reference" in method.needs else 1 / 4
+        passes = 1 + reference + training.epochs * ("step_log_probs" in method.needs)
         texts = self.texts(prompts)
         return Tokens(self.sampled(draws * prompts).sampled, passes * texts, training.epochs * texts)
 

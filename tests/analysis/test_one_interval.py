@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from policygrain.analysis import difference, measures, model_comparison
 from policygrain.analysis.ledger import Comparison, compare
@@ -58,6 +60,25 @@ def test_tables_claims_and_commands_agree(folder: Path, capsys: pytest.CaptureFi
     groups = {g.name: g for g in find([folder])}
     models = model_comparison.difference(groups["grpo"], groups["tepo"], records.benchmarks)
     assert models is not None and models.times(100).numbers() == pytest.approx(pair.numbers())
+
+
+def test_start_models_are_compared_with_the_seeds_that_began_from_them(folder: Path, tmp_path: Path) -> None:
+    """Two initial models, and two seeds from each; every model has its own rate."""
+    shutil.copytree(folder, tmp_path / "random")
+    study = yaml.safe_load((tmp_path / "random" / "study.yaml").read_text())
+    study["model"]["starts"] = 2
+    (tmp_path / "random" / "study.yaml").write_text(yaml.safe_dump(study))
+    for seed in (2, 3):
+        shutil.rmtree(tmp_path / "random" / "start" / f"seed{seed}")
+    records = StudyResults(tmp_path / "random")
+    groups = {g.name: g for g in find([tmp_path / "random"])}
+    pair = measures.accuracy_difference(records, "grpo", "start")
+    assert (pair.n, pair.unit) == (2, "initial models")
+    for one, other, sign in (("grpo", "start", 100.0), ("start", "grpo", -100.0)):
+        models = model_comparison.difference(groups[one], groups[other], records.benchmarks)
+        assert models is not None and models.n == 2
+        assert sign * models.mean == pytest.approx(pair.mean)
+        assert sorted((sign * models.low, sign * models.high)) == pytest.approx((pair.low, pair.high))
 
 
 def test_the_only_start_model_is_compared_with_every_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

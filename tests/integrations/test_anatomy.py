@@ -239,6 +239,17 @@ def test_what_is_lacking_is_said_and_what_is_there_is_used(tmp_path: Path) -> No
     assert "held" in found.names
 
 
+def test_a_custom_advantage_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Centred rewards are Dr. GRPO's advantages."""
+    (tmp_path / "centred.py").write_text("def centred(r, weight):\n    return weight * (r - r.mean(1, keepdim=True))\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    custom = {"name": "centred:centred", "weight": 1.0}
+    own = {name: {"base": "grpo", "advantage": part} for name, part in (("own", custom), ("known", "dr_grpo"))}
+    found = coefficients_of(of(made_up(), tmp_path, own=own, own_advantages=True)[0])
+    for x, y in zip(found["own"], found["known"], strict=True):
+        torch.testing.assert_close(x, y)
+
+
 def sampled(top_p: bool = False, temperature: float = 1.0) -> list[Row]:
     """Tokens of a policy with 50 actions, and their log-probabilities among all, or among those that were left."""
     generator = torch.Generator().manual_seed(0)

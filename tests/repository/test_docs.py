@@ -102,6 +102,19 @@ def test_references_to_the_code_can_be_imported(path: Path) -> None:
         assert Path(module.__file__ or "").resolve() == (path.parent / target).resolve(), f"{path}: {target}"
 
 
+@every_document
+def test_names_that_examples_import_exist(path: Path) -> None:
+    for example in re.findall(r"^```python\n(.*?)^```", path.read_text(), flags=re.M | re.S):
+        for module_name, names in re.findall(r"^ *from (policygrain[\w.]*) import (\([^)]*\)|.*)", example, flags=re.M):
+            try:
+                module = importlib.import_module(module_name)
+            except ModuleNotFoundError as error:  # verl, which has an environment of its own
+                assert not str(error.name).startswith("policygrain"), path
+                continue
+            for name in re.findall(r"(\w+)(?: as \w+)?,?", names.partition("#")[0]):
+                assert hasattr(module, name), f"{path}: {module_name} has no {name}"
+
+
 @functools.cache
 def functions_of(path: Path) -> set[str]:
     """Names of the functions in a test file."""

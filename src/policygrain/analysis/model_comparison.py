@@ -80,8 +80,8 @@ def accuracy(group: ModelGroup, benchmarks: Sequence[str]) -> Estimate:
 def difference(group: ModelGroup, first: ModelGroup, benchmarks: Sequence[str]) -> Difference | None:
     """``group`` − ``first`` on the same problems and seeds, averaged over ``benchmarks``; None if one cannot be paired.
 
-    Two single models are paired by problem, even if their seeds differ. A study's only initial model is paired with
-    every seed.
+    Two single models are paired by problem, even if their seeds differ. An initial model is paired with every seed that
+    begins from it, as by `measures.paired_scores`.
     """
     pairs = [_pairs(group, first, b) for b in benchmarks]
     if group is first or pairs[0] is None or any(p != pairs[0] for p in pairs):
@@ -98,13 +98,10 @@ def _pairs(a: ModelGroup, b: ModelGroup, benchmark: str) -> tuple[list[str], lis
         return None
     if len(a.models) == len(b.models) == 1:
         return list(of_a), list(of_b)
-    # An initial model that all runs of a study begin from is evaluated once (`measures.paired_scores` does the same).
-    if b.is_only_start:
-        return list(of_a), [*of_b] * len(of_a)
-    if a.is_only_start:
-        return [*of_a] * len(of_b), list(of_b)
-    shared = [seed for seed in of_a if seed in of_b]
-    return (shared, shared) if shared else None
+    runs = of_b if a.is_start else of_a
+    pairs = [(a.paired_with(seed), b.paired_with(seed)) for seed in runs]
+    pairs = [(one, other) for one, other in pairs if one in of_a and other in of_b]
+    return ([one for one, _ in pairs], [other for _, other in pairs]) if pairs else None
 
 
 def _same_problems(records: Sequence[BenchmarkRecord], groups: Sequence[ModelGroup], benchmark: str) -> bool:

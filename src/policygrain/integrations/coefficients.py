@@ -93,19 +93,20 @@ class Work:
         self.methods, self.left_out = methods, _ = objectives(rollouts, own)
         responses, tokens = rollouts.responses, rollouts.tokens
         self.notes = list[str]()
-        self.advantages: dict[Any, Tensor] = {}  # part of the method, or None → [all tokens]
-        self.kinds = [one.advantage if own_advantages else None for one in methods.values()]
+        self.advantages: dict[str, Tensor] = {}  # kind of advantages → [all tokens]
+        self.kinds = [repr(one.advantage) if own_advantages else "of the rows" for one in methods.values()]
         if own_advantages and not {"reward", "group"} <= responses.keys():
             raise UserError("--advantages method: needs `reward` and `group` in all rows.")
         if own_advantages and (responses["group"].bincount() == 1).any():
             raise UserError("--advantages method: a group has one response; an advantage needs at least two.")
-        for kind in dict.fromkeys(self.kinds):
-            self.advantages[kind] = tokens["advantages"]
-            if kind is not None:
+        for kind, one in zip(self.kinds, methods.values(), strict=True):
+            if not own_advantages:
+                self.advantages[kind] = tokens["advantages"]
+            elif kind not in self.advantages:
                 try:
-                    advantages = group_advantages(kind, responses["reward"], responses["group"])
+                    advantages = group_advantages(one.advantage, responses["reward"], responses["group"])
                 except ValueError as error:  # the advantage needs more than rewards of responses
-                    raise UserError(f"--advantages method: advantage {kind.name}: {error}") from error
+                    raise UserError(f"--advantages method: advantage {one.advantage.name}: {error}") from error
                 self.advantages[kind] = rollouts.each_token(advantages)
         others = [name for name, one in methods.items() if one.advantage != Grpo()]
         if not own_advantages and others:
@@ -145,7 +146,7 @@ class Work:
             yield step, rows, *self.coefficients(rows, whole, self.seed + number)
 
     def coefficients(
-        self, rows: Tensor, whole: Mapping[Any, StepTotals], seed: int
+        self, rows: Tensor, whole: Mapping[str, StepTotals], seed: int
     ) -> tuple[Tensor, Tensor, list[dict[str, float]]]:
         """c, advantages and metrics of ``rows``, a part of the step ``whole``."""
         batch = self.rollouts.rows(rows)
@@ -168,7 +169,7 @@ class Work:
             metrics.append(parts)
         return torch.stack(per_method), torch.stack([advantages[kind] for kind in self.kinds]), metrics
 
-    def _whole(self, index: Tensor) -> dict[Any, StepTotals]:
+    def _whole(self, index: Tensor) -> dict[str, StepTotals]:
         """The optimizer step of the responses ``index``, with each kind of advantages."""
         rollouts, groups = self.rollouts, self.rollouts.responses.get("group")
         chosen = torch.zeros(len(rollouts.lengths), dtype=torch.bool).index_fill(0, index, True)

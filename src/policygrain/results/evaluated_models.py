@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from ..study import Study, load_recorded_study
+from ..study.fingerprint import start_seed
 from ..text import flat, some
 from .layout import START, EvaluationFolder, RunFolder, StudyFolder
 from .reader import EVALUATE, model_evaluation
@@ -40,8 +41,16 @@ class ModelGroup:
     path: Path
     models: list[EvaluatedModel]
     name: str = ""
-    is_only_start: bool = False  # the initial model of a study whose runs all begin from it
     study: Study | None = None  # the study of the arm, if its record can be read
+
+    @property
+    def is_start(self) -> bool:
+        """Whether these are the initial models of a study."""
+        return self.study is not None and self.path.name == START
+
+    def paired_with(self, seed: str) -> str:
+        """The seed of the model that is compared with a run of ``seed``: of initial models, the one it began from."""
+        return str(start_seed(self.study, int(seed))) if self.study and self.is_start else seed
 
     def records(self, benchmark: str) -> dict[str, BenchmarkRecord]:
         """Seed → record, for seeds evaluated on ``benchmark``."""
@@ -165,8 +174,7 @@ def _of_study(study: StudyFolder) -> list[ModelGroup]:
     recorded = None
     with suppress(UserError):  # records can be compared without a readable study
         recorded = load_recorded_study(study.study)
-    one = recorded is not None and recorded.model.starts == 1
-    return [ModelGroup(path, models, "", one and path.name == START, recorded) for path, models in groups.items()]
+    return [ModelGroup(path, models, study=recorded) for path, models in groups.items()]
 
 
 def _name(group: ModelGroup, groups: Sequence[ModelGroup]) -> str:

@@ -35,7 +35,7 @@ def write(path: Path, tokens: int) -> int:
             length = int(torch.randint(50, 950, (1,), generator=generator))
             old = -3 * torch.rand(length, generator=generator)
             new = (old + 0.1 * torch.randn(length, generator=generator)).clamp(max=0)
-            row = {"old_log_probs": old.tolist(), "log_probs": new.tolist()}
+            row: dict[str, Any] = {"old_log_probs": old.tolist(), "log_probs": new.tolist()}
             row |= {"reward": float(number % 3 == 0), "group": number // 8, "staleness": number % 4}
             file.write(json.dumps(row) + "\n")
             count, number = count + length, number + 1

@@ -21,6 +21,7 @@ import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -33,8 +34,9 @@ from policygrain.model.open_engine import open_engine
 from policygrain.model.tiny import finetune
 from policygrain.objective import Method, method
 from policygrain.provenance import commit, hardware, versions
+from policygrain.results.layout import RunFolder
 from policygrain.study.schema import Prompt, TinyModel, Training, WarmStart
-from policygrain.tasks.families import FAMILIES, generate
+from policygrain.tasks.families import FAMILIES, LEVELS, generate
 from policygrain.tasks.prompts import PromptRenderer
 from policygrain.train.head_warm_up import warm_up
 from policygrain.train.policy import Policy, build_heads
@@ -70,28 +72,29 @@ def main() -> None:
     problems = [p for family in FAMILIES for p in generate(family, "train", 200, 0)]
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = tiny.character_tokenizer()
-        model = tiny.build(TinyModel(layers=2), tokenizer, 0)
-        finetune(model, PromptRenderer(tokenizer, Prompt()), list(FAMILIES), WarmStart(steps=200, mixed_steps=60), 0)
+        model, spec = tiny.build(TinyModel(layers=2), tokenizer, 0), WarmStart(steps=200, mixed_steps=60)
+        finetune(model, PromptRenderer(tokenizer, Prompt()), list(FAMILIES), list(LEVELS), spec, 0)
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        model, tokenizer = load_model(folder)
-        reference = copy.deepcopy(model)
-        engine = open_engine("transformers", folder, model, tokenizer)
+        policy_model, tokenizer = load_model(folder)
+        reference = copy.deepcopy(policy_model)
+        engine = open_engine("transformers", folder, policy_model, tokenizer)
         renderer = PromptRenderer(tokenizer, Prompt())
         sampler = SIDES["backbone"].sampler
         collector = Collector(PromptStream(problems, 0), engine, NumericGrader(), renderer, sampler, SETTINGS, seed=0)
         rollouts = collector.collect(Clock())
-        foreseen = SIDES["heads"]
-        policy = Policy.of(model, tokenizer, reference, foreseen, SETTINGS, build_heads(model, foreseen, 0))
-        warm_up(policy, foreseen, collector, Path(folder))
-        cost = read_json(Path(folder) / "heads.json")
+        foreseen, run = SIDES["heads"], RunFolder(Path(folder))
+        heads = build_heads(policy_model, foreseen, 0)
+        policy = Policy.of(policy_model, tokenizer, reference, foreseen, SETTINGS, heads)
+        warm_up(policy, foreseen, collector, run)
+        cost = read_json(run.mtp_heads)
         seconds: dict[str, list[float]] = {name: [] for name in SIDES}
         for _ in range(1 + arguments.rounds):
             for name, chosen in SIDES.items():
                 seconds[name].append(one_step(chosen, policy, rollouts))
     seconds = {name: values[1:] for name, values in seconds.items()}
     ratios = [a / b for a, b in zip(seconds["heads"], seconds["backbone"], strict=True)]
-    report = {
+    report: dict[str, Any] = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "hardware": hardware(),
         "versions": versions(),

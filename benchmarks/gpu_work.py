@@ -64,7 +64,7 @@ def model_of(shape: str, device: str) -> Qwen2ForCausalLM:
         num_key_value_heads=sizes.kv_heads,
         vocab_size=sizes.vocabulary,
         max_position_embeddings=4096,
-        rope_theta=1e6,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
         tie_word_embeddings=sizes.tied,
         eos_token_id=1,
         pad_token_id=0,
@@ -73,7 +73,7 @@ def model_of(shape: str, device: str) -> Qwen2ForCausalLM:
     torch.manual_seed(0)
     with torch.device(device):
         model = Qwen2ForCausalLM(config)
-    return model.to(torch.bfloat16 if device == "cuda" else torch.float32)
+    return model.bfloat16() if device == "cuda" else model.float()
 
 
 def needed_flops(shape: Shape, work: Work) -> float:

@@ -29,7 +29,7 @@ from trl import GRPOTrainer
 from policygrain.integrations.trl import PolicyGrainTrainer
 from policygrain.model.loading import load_model
 from policygrain.tasks.families import FAMILIES, generate
-from training_step import SEED, SETTINGS, grpo_config, start_model
+from training_step import SEED, TINY, grpo_config, start_model
 
 REPEATS = 5  # turns of each loss in a micro-batch
 METHODS = ("grpo", "gspo", "tepo", "mpo")
@@ -79,7 +79,7 @@ def train(kind: Any, start: str, folder: str, steps: int, callbacks: list[Any], 
     """A training of ``steps`` steps on the problems of the laptop study."""
     problems = [p for family in FAMILIES for p in generate(family, "train", 60, SEED)]
     model, tokenizer = load_model(start)
-    config = grpo_config(folder, steps)
+    config = grpo_config(folder, steps, TINY)
     if own:  # the method decides; left at TRL's default
         config.loss_type = "dapo"
     trainer = kind(
@@ -108,7 +108,7 @@ def in_trl(steps: int = 4) -> dict[str, Any]:
         for name in METHODS:
             seconds = train(Timed, start, f"{folder}/{name}", steps, [], objective=name).seconds
             median = {key: statistics.median(values[2:]) for key, values in seconds.items()}
-            added = SETTINGS.updates_per_batch * (median["policygrain"] - median["trl"])
+            added = TINY.updates_per_batch * (median["policygrain"] - median["trl"])
             added += median.get("old with entropies", 0.0) - median.get("old", 0.0)
             found[name] = {"seconds": median, "added": added, "share": added / step}
     return {"seconds_per_step": step, "methods": found}

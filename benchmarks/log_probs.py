@@ -1,7 +1,7 @@
 """Log-probabilities and entropy from hidden states, forward and backward: seconds and memory of three ways.
 
 - `plain`: all logits at once, log_softmax, and the entropy from it;
-- `blocks`: what PolicyGrain does, blocks of tokens × vocabulary (`model/unembedding.py`);
+- `blocks`: what PolicyGrain does, blocks of tokens × vocabulary (`model/logprobs.py`);
 - `liger`: Liger's fused linear GRPO loss, where a GPU and `liger_kernel` are there. It has no entropy.
 
 Two tasks: `both`, gradients through log-probabilities and entropy; `loss`, GRPO's clipped loss, with the entropy for
@@ -68,7 +68,7 @@ def liger_missing(device: str) -> str | None:
 def work(side: str, task: str, tokens: int, vocabulary: int, device: str) -> tuple[Callable[[], None], list[Tensor]]:
     """A forward and backward pass, and the inputs that get gradients."""
     generator = torch.Generator(device).manual_seed(0)
-    draw = {"generator": generator, "device": device}
+    draw: dict[str, Any] = {"generator": generator, "device": device}
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     hidden = torch.randn(tokens, HIDDEN, dtype=dtype, **draw).requires_grad_()
     weight = torch.randn(vocabulary, HIDDEN, dtype=dtype, **draw).div_(HIDDEN**0.5).requires_grad_()
@@ -143,7 +143,7 @@ def peak(device: str) -> int:
 
 def compare(task: str, tokens: int, vocabulary: int, device: str, rounds: int, repeats: int) -> dict[str, Any]:
     """All sides of a task in turns, a process each; medians, and ratios to `plain`. A side that fails says why."""
-    sides = {side: {"seconds": [], "extra_bytes": []} for side in TASKS[task]}
+    sides: dict[str, dict[str, list[float]]] = {side: {"seconds": [], "extra_bytes": []} for side in TASKS[task]}
     failed: dict[str, str] = {}
     if "liger" in sides and (reason := liger_missing(device)):
         failed["liger"] = f"skipped: {reason}"

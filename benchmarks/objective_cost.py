@@ -36,7 +36,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from integration_cost import in_trl
 from policygrain import Method, TokenBatch, method
@@ -52,7 +51,7 @@ REPEATS = 10  # calls in a turn
 SHARE_TARGET, BLOCK_TARGET = 0.02, 2.0
 
 
-def made_up() -> dict[str, Tensor]:
+def made_up() -> dict[str, Any]:
     """A batch of full responses, a little off-policy."""
     generator = torch.Generator().manual_seed(SEED)
     noise = torch.randn((4, RESPONSES, TOKENS), generator=generator)
@@ -67,7 +66,7 @@ def made_up() -> dict[str, Tensor]:
     }
 
 
-def objective(chosen: Method, fields: dict[str, Tensor]) -> Callable[[], object]:
+def objective(chosen: Method, fields: dict[str, Any]) -> Callable[[], object]:
     """Forward and backward of the whole objective, metrics included."""
 
     def call() -> object:
@@ -76,7 +75,7 @@ def objective(chosen: Method, fields: dict[str, Tensor]) -> Callable[[], object]
     return call
 
 
-def ratio_stage(chosen: Method, fields: dict[str, Tensor]) -> Callable[[], object]:
+def ratio_stage(chosen: Method, fields: dict[str, Any]) -> Callable[[], object]:
     """Forward and backward of the ratio alone."""
     batch = TokenBatch(**fields)
 

@@ -62,7 +62,7 @@ from policygrain.objective import method
 from policygrain.provenance import commit, hardware, seed_of, versions
 from policygrain.study import load_study
 from policygrain.study.schema import Model, Prompt, TinyModel, Training, WarmStart
-from policygrain.tasks.families import FAMILIES, generate
+from policygrain.tasks.families import FAMILIES, LEVELS, generate
 from policygrain.tasks.problem import Problem
 from policygrain.tasks.prompts import PromptRenderer
 from policygrain.train.policy import open_policy
@@ -109,8 +109,8 @@ def works(folder: Path, pretrained: Path | None, only: str | None) -> dict[str, 
 def start_model(folder: Path) -> dict[str, str]:
     """Teach the laptop study's model for a while and save it, once for each scenario."""
     tokenizer = tiny.character_tokenizer()
-    model = tiny.build(TinyModel(), tokenizer, SEED)
-    finetune(model, PromptRenderer(tokenizer, Prompt()), list(FAMILIES), WarmStart(steps=250, mixed_steps=60), SEED)
+    model, spec = tiny.build(TinyModel(), tokenizer, SEED), WarmStart(steps=250, mixed_steps=60)
+    finetune(model, PromptRenderer(tokenizer, Prompt()), list(FAMILIES), list(LEVELS), spec, SEED)
     model.save_pretrained(folder / "natural")
     tokenizer.save_pretrained(folder / "natural")
     # An end of sequence beyond the model's vocabulary has no logit: neither side needs to be told to go on.
@@ -266,7 +266,7 @@ def compare(work: Work, folder: str, rounds: int, steps: int) -> dict[str, Any]:
 
     table = []
     for first in range(WARM_UP, total, steps):
-        row = {}
+        row: dict[str, Any] = {}
         for side, rows in turns.rows.items():
             part = rows[first : first + steps]
             seconds, tokens = (sum(r[key] for r in part) for key in ("seconds", "tokens"))

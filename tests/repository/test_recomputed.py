@@ -541,7 +541,7 @@ NUMBERS: dict[tuple[str, str], list[Line]] = {
             lambda r: [-against(r, "+ahead=48+learning_rate=0.0008", ("product", "none"))[0]],
         ),
         (
-            "token (the sequence ratio is {:.1f} ± {:.1f} behind it, decided on the map; the block ratio {:.1f} ± {:.1f}",
+            "(the sequence ratio is {:.1f} ± {:.1f} behind it, decided on the map; the block ratio {:.1f} ± {:.1f}",
             lambda r: against(
                 r,
                 "+ahead=4+learning_rate=0.0004",

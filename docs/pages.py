@@ -17,6 +17,7 @@ from policygrain.commands.study import counts
 from policygrain.results.reader import StudyResults
 
 DOCS = Path(__file__).resolve().parent
+BOTH = {"": "findings", "Accuracy, sampled and greedy": "results"}
 WHOLE = {"Accuracy, sampled and greedy": "results", "Findings": "findings", "The papers' claims": "claims"}
 
 
@@ -35,36 +36,11 @@ PAGES = (
         for name in ("findings", "results", "ablation")
     ),
     Page("claims.md", "recipes", "The papers' claims, with 24 seeds", {"": "claims"}),
-    Page(
-        "night.md",
-        "night",
-        "Fresh seeds at three borders of the map: all endpoints",
-        {"": "findings", "Accuracy, sampled and greedy": "results"},
-    ),
-    Page(
-        "night-replicate.md",
-        "night-replicate",
-        "Other fresh seeds at three borders of the map: all endpoints",
-        {"": "findings", "Accuracy, sampled and greedy": "results"},
-    ),
-    Page(
-        "turns-study.md",
-        "turns",
-        "Calls of a calculator: all comparisons",
-        {"": "findings", "Accuracy, sampled and greedy": "results"},
-    ),
-    Page(
-        "turns-replicate.md",
-        "turns-replicate",
-        "Calls of a calculator again, with clips: all comparisons",
-        {"": "findings", "Accuracy, sampled and greedy": "results"},
-    ),
-    Page(
-        "mask.md",
-        "mask",
-        "TEPO's KL term and its mask: all endpoints",
-        {"": "findings", "Accuracy, sampled and greedy": "results"},
-    ),
+    Page("night.md", "night", "Fresh seeds at three borders of the map: all endpoints", BOTH),
+    Page("night-replicate.md", "night-replicate", "Other fresh seeds at three borders of the map: all endpoints", BOTH),
+    Page("turns-study.md", "turns", "Calls of a calculator: all comparisons", BOTH),
+    Page("turns-replicate.md", "turns-replicate", "Calls of a calculator again, with clips: all comparisons", BOTH),
+    Page("mask.md", "mask", "TEPO's KL term and its mask: all endpoints", BOTH),
     Page("hour.md", "earlier/hour", "The study of an hour, of an earlier design", WHOLE),
 )
 

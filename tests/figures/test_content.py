@@ -208,7 +208,7 @@ def test_a_headline_that_is_not_evaluated_has_no_accuracies(tmp_path: Path) -> N
     study = study_with(experiments=experiments, figures=["benchmarks"])
     with pytest.raises(UserError, match="'benchmarks' needs an experiment named 'headline' that is evaluated"):
         catalogue.check_figures(study)
-    frame, markdown = catalogue.table("results", StudyResults(make_up(study, tmp_path, {})))
+    frame, markdown = tables.results(StudyResults(make_up(study, tmp_path, {})))
     assert set(frame["arm"]) == {START}
     assert "difference, points" not in markdown
 

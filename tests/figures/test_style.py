@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
-from policygrain.figures import FIGURES, SUFFIXES, cases
-from policygrain.figures.catalogue import figure
+from policygrain.figures import SUFFIXES, cases
+from policygrain.figures.catalogue import FIGURES, figure
 from policygrain.figures.labels import labels
 from policygrain.figures.style import looks, save
 from policygrain.merging import merge

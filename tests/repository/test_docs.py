@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from policygrain.figures import FIGURES
+from policygrain.figures.catalogue import FIGURES
 from policygrain.files import read_json_lines
 from policygrain.merging import merge
 from policygrain.objective import method, method_names

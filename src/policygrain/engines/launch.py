@@ -28,23 +28,16 @@ TIMEOUT = timedelta(minutes=30)  # a rank that is further behind than this count
 
 @contextlib.contextmanager
 def processes(settings: Training) -> Iterator[None]:
-    """Context in which the processes of a run are connected: by Ray for verl, else by a process group."""
+    """Connect the processes of a run that torchrun, or `srun` with several tasks, has started: for verl by Ray.
+
+    The default process group uses gloo, and NCCL for GPUs; each process sees one GPU. Does nothing for a single
+    process. UserError if not all ranks join.
+    """
     if settings.trainer == "verl":
         if _tasks() > 1 and RAY_ADDRESS not in os.environ:
             _start_ray(settings)
         yield
         return
-    with process_group():
-        yield
-
-
-@contextlib.contextmanager
-def process_group() -> Iterator[None]:
-    """Open the process group of a run that torchrun, or `srun` with several tasks, has started.
-
-    The default process group uses gloo, and NCCL for GPUs; each process sees one GPU. Does nothing for a single
-    process. UserError if not all ranks join.
-    """
     read_slurm()
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield

@@ -19,7 +19,6 @@ from ..tasks.registry import sampling_of
 from . import TABLES
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
     from ..results.reader import StudyResults
@@ -127,7 +126,7 @@ class Entry(NamedTuple):
     """A figure."""
 
     title: str
-    function: str  # MODULE.FUNCTION in this package, imported when the figure is drawn
+    module: str  # in this package, imported when the figure is drawn; its function has the figure's name
     needs: str = ""  # the requirement on a study, in words
     has: Callable[[Study], object] = bool  # whether a study meets the requirement
 
@@ -140,90 +139,86 @@ ARMS = "at least 2 of these methods in experiments: {}"
 FIGURES: dict[str, Entry] = {
     "benchmarks": Entry(
         "Accuracy of the initial model and the headline methods, by benchmark and on average (after TEPO's figure 1)",
-        "intervals.benchmarks",
+        "intervals",
         "an experiment named 'headline' that is evaluated",
         evaluated_headline,
     ),
     "dynamics": Entry(
         "Accuracy, gradient norm, entropy and response length during training (after TEPO's figure 3)",
-        "lines.dynamics",
+        "lines",
         *HEADLINE,
     ),
-    "clip_ratio": Entry(
-        "Clip fraction by step, below and above the range (after TEPO's figure 2)", "lines.clip_ratio", *HEADLINE
-    ),
+    "clip_ratio": Entry("Clip fraction by step, below and above the range (after TEPO's figure 2)", "lines", *HEADLINE),
     "entropy_regularisation": Entry(
         "Entropy and accuracy of TEPO, with its penalty, an entropy bonus or KL on all tokens (after TEPO's figure 4)",
-        "lines.entropy_regularisation",
+        "lines",
         ARMS.format(", ".join(ENTROPY_ARMS)),
         entropy_arms,
     ),
     "importance_sampling": Entry(
         "Ratios of every grain with the same sparse reward, and training without a ratio (after TEPO's figure 5)",
-        "lines.importance_sampling",
+        "lines",
         ARMS.format(", ".join(RATIO_ARMS)),
         ratio_arms,
     ),
     "convergence": Entry(
         "The cost of each method to reach the final accuracy of GRPO, relative to GRPO",
-        "rows.convergence",
+        "rows",
         "grpo and another method in the experiment 'headline'",
         beside_grpo,
     ),
     "block_size": Entry(
         "Block size K (after MPO): one round by each size, or the accuracy of final models",
-        "intervals.block_size",
+        "intervals",
         SWEEP.format("size", "rounds"),
         lambda study: block_sweep(study, "size", "rounds")[0],
     ),
     "future_weight": Entry(
         "The weight φ of future tokens (after MPO): tokens clipped, and cosine of the update or final accuracy",
-        "intervals.future_weight",
+        "intervals",
         SWEEP.format("future_weight", "estimators"),
         lambda study: block_sweep(study, "future_weight", "estimators")[0],
     ),
     "ratio_variance": Entry(
         "Variance of every ratio on the same rollouts, by the number of optimizer steps since then (after MPO)",
-        "intervals.ratio_variance",
+        "intervals",
         "a method with a ratio and `clip: null` in `estimators.methods`",
         lambda study: study.estimators and without_clip(study, study.estimators.methods),
     ),
     "pass_at_k": Entry(
         "pass@k of the initial model and the headline methods, by the unbiased estimator",
-        "lines.pass_at_k",
+        "lines",
         "a benchmark with several responses per problem; set `sampling: {n: 8, temperature: 1.0}`",
         sampled_benchmarks,
     ),
     "regimes": Entry(
         "Each method minus the reference, a panel per regime",
-        "rows.regimes",
+        "rows",
         "an experiment with a `reference`",
         references,
     ),
     "ranges": Entry(
         "Accuracy by clip range, a panel per ratio and a line per regime",
-        "intervals.ranges",
+        "intervals",
         "an experiment named 'ranges'",
         lambda study: "ranges" in study.experiments,
     ),
     "estimators": Entry(
         "Gradient estimators on the same rollouts against the true gradient, at several distances",
-        "rows.estimators",
+        "rows",
         ESTIMATORS,
         lambda study: study.estimators,
     ),
     "rounds": Entry(
         "One round by each method from the same rollouts: paired differences after the last update",
-        "rows.rounds",
+        "rows",
         ROUNDS,
         lambda study: study.rounds and len(study.rounds.methods) > 1,
     ),
-    "verdicts": Entry(
-        "All comparisons of the claims: effects in units of their uncertainty, and the verdicts", "rows.verdicts"
-    ),
+    "verdicts": Entry("All comparisons of the claims: effects in units of their uncertainty, and the verdicts", "rows"),
     "phase": Entry(
         "A map of regimes: each method minus the reference, over two training settings; a panel per method",
-        "maps.phase",
+        "maps",
         "an experiment with a `reference` and two keys under `vary`, such as `ahead` and `learning_rate`",
         map_of_regimes,
     ),
@@ -244,20 +239,13 @@ def _check(name: str, study: Study) -> None:
 def figure(name: str, results: StudyResults) -> Figure:
     """A figure from the records of a study. UserError if the study does not meet the figure's requirement."""
     _check(name, results.study)
-    drawn: Figure = _function(FIGURES[name].function)(results)
+    drawn: Figure = _function(FIGURES[name].module, name)(results)
     return drawn
 
 
-def table(name: str, results: StudyResults) -> tuple[pd.DataFrame, str]:
-    """A table from the records of a study: its numbers, and Markdown."""
-    made: tuple[pd.DataFrame, str] = _function(TABLES[name])(results)
-    return made
-
-
-def _function(name: str) -> Callable[..., Any]:
-    module, _, function = name.partition(".")
-    implementation: Callable[..., Any] = getattr(importlib.import_module(f".{module}", __package__), function)
-    return implementation
+def _function(module: str, name: str) -> Callable[..., Any]:
+    function: Callable[..., Any] = getattr(importlib.import_module(f".{module}", __package__), name)
+    return function
 
 
 def draw(name: str, results: StudyResults, out: Path | None = None) -> None:
@@ -266,7 +254,7 @@ def draw(name: str, results: StudyResults, out: Path | None = None) -> None:
     By default, ``out`` is its place in the results of the study.
     """
     if name in TABLES:
-        frame, markdown = table(name, results)
+        frame, markdown = _function("tables", name)(results)
         out = out or results.folder.table(name)
         atomic_text(out.with_name(out.name + ".csv"), frame.to_csv(index=False))
         atomic_text(out.with_name(out.name + ".md"), markdown)

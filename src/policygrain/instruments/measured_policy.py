@@ -18,20 +18,17 @@ from torch import Tensor
 
 from ..clock import Clock
 from ..errors import UserError
-from ..grading import Grader, open_grader
 from ..hub import pinned
-from ..model.engine import Engine, Request
-from ..model.open_engine import open_engine
 from ..objective import Method, Sampler, method
 from ..objective.batch import TokenBatch
 from ..provenance import seed_of
 from ..results.layout import DataFolder
-from ..study.schema import Training
-from ..tasks.problem import Problem, read_problems
-from ..tasks.prompts import PromptRenderer
+from ..study.runs import Arm
+from ..tasks.problem import Problem
 from ..train.policy import Policy, open_policy
 from ..train.rollout_batch import TrainingBatch, advantages_of, collect_batches
-from ..train.rollouts import Collector, PromptStream, Rollouts, grade_responses
+from ..train.rollouts import Collector, PromptStream, Rollouts
+from ..train.steps import open_collector
 from ..train.update import minibatches, update
 
 if TYPE_CHECKING:
@@ -60,24 +57,21 @@ class Pool(NamedTuple):
 
 @dataclass
 class MeasuredPolicy:
-    """A policy with its optimizer, an engine and the problems of a study. Sampling seeds are keyed by ``seed``.
+    """A policy with its optimizer, and the collector and problems of a study. Sampling seeds are keyed by ``seed``.
 
     ``steps`` is the number of training steps made so far. Both instruments use the same keys, so estimators and rounds
     of the same initial model and stage measure the same policy.
     """
 
     policy: Policy
-    engine: Engine
-    grader: Grader
-    renderer: PromptRenderer
+    collector: Collector
     reference: Method
-    settings: Training
-    train_problems: list[Problem]
     validation_problems: list[Problem]
     seed: int
     steps: int = 0
 
     def __post_init__(self) -> None:
+        self.settings, self.train_problems = self.collector.settings, self.collector.stream.problems
         self._stream = PromptStream(self.train_problems, seed_of("instruments", self.seed, "prompts"))
         self._position = self._updates = 0
 
@@ -131,21 +125,11 @@ class MeasuredPolicy:
     def validate(self, samples: int) -> float:
         """Accuracy of ``samples`` responses per validation problem, with the same sampling seeds in every call."""
         problems = [problem for problem in self.validation_problems for _ in range(samples)]
-        requests = [
-            Request(
-                self.renderer.ids(problem.problem, bool(problem.options.tests)),
-                seed_of("instruments", self.seed, "validation", number // samples, number % samples),
-                self.settings.max_tokens,
-                self.settings.temperature,
-                log_probs=False,
-                tool=self.renderer.tool(problem.source),
-            )
-            for number, problem in enumerate(problems)
-        ]
-        self.engine.load_weights(self.policy.model)
-        responses = self.engine.generate(requests)
-        self.engine.sleep()
-        outcomes = grade_responses(problems, responses, self.grader, self.renderer.tokenizer)
+        seeds = (
+            seed_of("instruments", self.seed, "validation", number // samples, number % samples)
+            for number in range(len(problems))
+        )
+        _, outcomes = self.collector.answers(problems, seeds, self.policy.model)
         return sum(o == "correct" for o in outcomes) / len(outcomes)
 
     def save(self) -> Saved:
@@ -164,7 +148,7 @@ class MeasuredPolicy:
 
     def _collector(self, stream: PromptStream, seed: int, prompts: int) -> Collector:
         settings = self.settings.model_copy(update={"prompts_per_step": prompts})
-        return Collector(stream, self.engine, self.grader, self.renderer, Sampler(), settings, seed)
+        return dataclasses.replace(self.collector, stream=stream, sampler=Sampler(), settings=settings, seed=seed)
 
 
 # Training keys that make a run a control, or change its precision or its old log-probabilities. Measured policies are
@@ -183,26 +167,12 @@ def open_measured_policy(
     study: Study, reference: str, seed: int, start: str, data: DataFolder
 ) -> Iterator[MeasuredPolicy]:
     """Context with the initial model in ``start`` as a policy that ``reference`` trains, before its first step."""
-    settings = study.training.model_copy(update=PLAIN)
-    torch.set_num_threads(settings.threads)
+    study = study.model_copy(update={"training": study.training.model_copy(update=PLAIN)})
+    torch.set_num_threads(study.training.threads)
     chosen = plain(method(reference, study.methods))
-    problems = read_problems(data.train), read_problems(data.validation)
-    with_tests = any(problem.options.tests for listed in problems for problem in listed)
-    with open_grader(study.grader, study.extraction, with_tests) as grader:
-        spec = pinned(study.model)
-        policy = open_policy(start, spec, chosen, settings, seed)
-        model, tokenizer = policy.model, policy.tokenizer
-        renderer = PromptRenderer(tokenizer, study.prompt, model.config.max_position_embeddings - settings.max_tokens)
-        engine = open_engine(
-            settings.engine,
-            start,
-            model,
-            tokenizer,
-            revision=spec.revision,
-            kv_gib=settings.kv_gib,
-            colocated=True,
-        )
-        yield MeasuredPolicy(policy, engine, grader, renderer, chosen, settings, *problems, seed)
+    policy = open_policy(start, pinned(study.model), chosen, study.training, seed)
+    with open_collector(study, Arm(reference), seed, policy, start, data) as (collector, validation):
+        yield MeasuredPolicy(policy, collector, chosen, validation, seed)
 
 
 def plain(chosen: Method) -> Method:

@@ -234,12 +234,17 @@ class Method(Settings):
 
         return view(self, batch)
 
+    @property
+    def custom_functions(self) -> list[str]:
+        """The names of the custom functions among the parts; they need not be importable."""
+        return [part.name for part in self.parts().values() if isinstance(part, Custom)]
+
     def check(self) -> None:
         """Import custom functions and run the method on a small example. UserError names the key.
 
         Methods without custom functions are already checked by their types; nothing is run or imported for them.
         """
-        if any(isinstance(part, Custom) for part in self.parts().values()):
+        if self.custom_functions:
             from .check import check
 
             check(self)

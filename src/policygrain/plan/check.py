@@ -18,7 +18,7 @@ from ..hub import config_of, download_command, read_config
 from ..study import Study, load_study
 from ..study.checks import check_prompts
 from ..study.comparable import check_comparisons, check_tuning
-from ..study.runs import check_methods, run_matrix
+from ..study.runs import methods_of, run_matrix
 from ..tasks.characters import check_characters
 from ..tasks.families import FAMILIES, families_to_demonstrate, generate
 from ..tasks.registry import sampling_of
@@ -31,7 +31,8 @@ SOME = 60  # problems that are checked of each synthetic family
 
 def check_study(study: Study) -> None:
     """UserError for the first mistake in methods, figures, problems, initial model or lengths; prints `notes`."""
-    check_methods(study)
+    for method in methods_of(study):
+        method.check()
     check_trainers(study)
     check_comparisons(study)
     check_tuning(study)

@@ -22,7 +22,6 @@ from ..provenance import commit, hardware
 from ..results.layout import START, StudyFolder
 from ..results.reader import StudyResults
 from ..results.schema import Entry, Record, parse_record
-from ..study.fingerprint import custom_functions
 
 MANIFEST = "MANIFEST.json"
 LARGEST_MANIFEST = 2**26  # bytes
@@ -171,5 +170,4 @@ def _manifest(packed: zipfile.ZipFile, archive: Path) -> Manifest:
 def _own_functions(results: Path) -> list[str]:
     """The functions that a study's methods name besides those of this package. They are not imported."""
     methods = StudyResults(results).study.methods
-    every = [method(name, methods) for name in methods]
-    return sorted({name for m in every for name in custom_functions(m)})
+    return sorted({function for name in methods for function in method(name, methods).custom_functions})

@@ -170,17 +170,18 @@ class StudyResults:
         """The runs of the study that have metrics. UserError if one was trained with other settings."""
         folders = {run: self.run_folder(run) for run in self.matrix.runs}
         folders = {run: folder for run, folder in folders.items() if folder.metrics.exists()}
+        configs = {run: run_config(folder) for run, folder in folders.items()}
         settings = Fingerprints(self.study)
         for run, folder in folders.items():
             expected = settings.run_settings(self.matrix.arms[run.arm], run.seed)
-            recorded = run_config(folder).settings
+            recorded = configs[run].settings
             there = {key: recorded[key] for key in recorded if key != CODE}  # files that may not be here
             if there != expected:
                 differ = sorted(k for k in {*there, *expected} if there.get(k) != expected.get(k))
                 raise UserError(
                     f"{folder.path}: a run with other settings than the study's ({', '.join(differ)} differ). {ALL}"
                 )
-        check_one_start(self.study, self.folder, {run.name: run_config(folder) for run, folder in folders.items()})
+        check_one_start(self.study, self.folder, {run.name: config for run, config in configs.items()})
         return folders
 
     @cached_property

@@ -19,8 +19,7 @@ from pydantic import BaseModel
 from .. import digests
 from ..objective import Method, method
 from ..objective.method import TEXTS
-from ..objective.part import Custom
-from .runs import Arm, Run, RunMatrix, run_matrix
+from .runs import Arm, Run, RunMatrix, methods_of, run_matrix
 from .schema import Estimators, Rounds, Study
 from .sections import Artefact, decides, leaves
 
@@ -144,16 +143,11 @@ class Fingerprints:
 
     def _code(self, methods: Iterable[Method]) -> dict[str, dict[str, str]]:
         """The digests of the custom functions in these methods, as the setting `CODE`; empty without any."""
-        functions = self._digests_of([name for m in methods for name in custom_functions(m)])
+        functions = self._digests_of([name for m in methods for name in m.custom_functions])
         return {CODE: functions} if functions else {}
 
     def _digests_of(self, sources: Sequence[str]) -> dict[str, str]:
         return {source: self.sources[source] for source in sources if source in self.sources}
-
-
-def custom_functions(of: Method) -> list[str]:
-    """The names of the custom functions in a method."""
-    return [part.name for part in of.parts().values() if isinstance(part, Custom)]
 
 
 def code_digests(study: Study) -> dict[str, str]:
@@ -161,8 +155,7 @@ def code_digests(study: Study) -> dict[str, str]:
 
     The digest does not include other modules that this file imports.
     """
-    names = [*study.methods, *(arm.method_name for arm in run_matrix(study).arms.values())]
-    functions = [name for key in dict.fromkeys(names) for name in custom_functions(method(key, study.methods))]
+    functions = [name for m in methods_of(study) for name in m.custom_functions]
     files = {name: _file_of(name.partition(":")[0]) for name in functions}
     return {name: digests.of_file(path) for name, path in files.items() if path is not None}
 

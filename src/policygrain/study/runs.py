@@ -144,15 +144,9 @@ def run_matrix(study: Study) -> RunMatrix:
     return RunMatrix(arms, list(runs), list(evaluated), experiments)
 
 
-def check_methods(study: Study) -> None:
-    """Run methods with custom functions on a small example. UserError names the key.
-
-    Other methods are checked when the study is read, without torch.
-    """
+def methods_of(study: Study) -> list[Method]:
+    """The methods that a study defines or trains."""
     from ..objective import method
-    from ..objective.part import Custom
 
-    for name in dict.fromkeys([*study.methods, *(arm.method_name for arm in run_matrix(study).arms.values())]):
-        resolved = method(name, study.methods)
-        if any(isinstance(part, Custom) for part in resolved.parts().values()):
-            resolved.check()
+    names = [*study.methods, *(arm.method_name for arm in run_matrix(study).arms.values())]
+    return [method(name, study.methods) for name in dict.fromkeys(names)]

@@ -23,7 +23,6 @@ from ..objective.advantage import TurnAdvantage, TurnRewards
 from ..objective.batch import TokenBatch, turn_numbers, turn_starts
 from ..objective.correction import effective_sample_share, log_weights, rollout_weights
 from ..objective.divergence import k3
-from ..objective.part import Custom
 from ..study.schema import Training
 from .policy import ScoredPolicy
 from .rollouts import Collector, Rollouts
@@ -277,8 +276,8 @@ def _correction(method: Method, old_log_probs: Tensor, engine_log_probs: Tensor,
 
 def _needs_log_probs_alone(method: Method) -> bool:
     """Whether a method reads only log-probabilities of the old policy, neither entropies nor prediction heads."""
-    has_custom = any(isinstance(part, Custom) for part in method.parts().values())  # may read anything
-    return not (has_custom or method.penalties or method.n_mtp_heads or method.sampler.corrects)
+    # A custom function may read anything.
+    return not (method.custom_functions or method.penalties or method.n_mtp_heads or method.sampler.corrects)
 
 
 def _score_rows(policy: ScoredPolicy, sequences: Sequences, settings: Training, rows: slice) -> TokenScores:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -92,13 +92,7 @@ class Collector:
         problems, group = self.stream.at(positions), self.settings.group
         prompts = [self.renderer.ids(p.problem, bool(p.options.tests)) for p in problems]
         requests = [
-            Request(
-                prompt,
-                seed,
-                self.settings.max_tokens,
-                self.settings.temperature,
-                tool=self.renderer.tool(problem.source),
-            )
+            self._request(problem, prompt, seed)
             for position, prompt, problem in zip(positions, prompts, problems, strict=True)
             for seed in response_seeds(self.seed, position, group)
         ]
@@ -106,6 +100,24 @@ class Collector:
             flat = map_over_ranks(self.engine.generate, requests)
         groups = [flat[i : i + group] for i in range(0, len(flat), group)]
         self._waiting.update(zip(positions, zip(prompts, groups, strict=True), strict=True))
+
+    def answers(
+        self, problems: Sequence[Problem], seeds: Iterable[int], model: Any
+    ) -> tuple[list[Response], list[Outcome]]:
+        """A response of ``model`` to each problem, sampled with the seed at its place, and its outcome."""
+        prompts = (self.renderer.ids(p.problem, bool(p.options.tests)) for p in problems)
+        requests = [
+            self._request(problem, prompt, seed, log_probs=False)
+            for problem, prompt, seed in zip(problems, prompts, seeds, strict=True)
+        ]
+        self.engine.load_weights(model)
+        responses = map_over_ranks(self.engine.generate, requests)
+        self.engine.sleep()
+        return responses, grade_responses(problems, responses, self.grader, self.renderer.tokenizer)
+
+    def _request(self, problem: Problem, prompt: list[int], seed: int, log_probs: bool = True) -> Request:
+        limits = self.settings.max_tokens, self.settings.temperature
+        return Request(prompt, seed, *limits, log_probs=log_probs, tool=self.renderer.tool(problem.source))
 
     def collect(self, clock: Clock, position: int = 0) -> Rollouts:
         """A batch of ``prompts_per_step`` groups; fewer only when dynamic sampling ends at ``max_batches``.

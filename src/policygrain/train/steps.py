@@ -17,7 +17,6 @@ from ..files import model_folder
 from ..grading import open_grader
 from ..hub import pinned
 from ..model.device import device
-from ..model.engine import Request
 from ..model.open_engine import open_engine
 from ..model.precision import compute_dtype, compute_name
 from ..model.weights import merged
@@ -31,10 +30,10 @@ from ..study.schema import Study
 from ..tasks.problem import Problem, read_problems
 from ..tasks.prompts import PromptRenderer
 from .policy import ScoredPolicy
-from .ranks import gather, is_rank_0, map_over_ranks, on_rank_0
+from .ranks import gather, is_rank_0, on_rank_0
 from .records import MetricsLog, save_token_view
 from .rollout_batch import RolloutBatch, TrainingBatch, collect_batches
-from .rollouts import Collector, grade_responses, prompt_stream, sampling_seed
+from .rollouts import Collector, prompt_stream, sampling_seed
 from .stopping import Stop
 from .update import minibatches_of_step
 
@@ -176,24 +175,9 @@ class Steps:
 
     def _validate(self, clock: Clock) -> dict[str, float]:
         """Accuracy and mean length (policy tokens) of one response per problem, with the same seeds in every call."""
-        engine, renderer = self.collector.engine, self.collector.renderer
-        settings, problems = self.settings, self.validation
         with clock("validate"):
-            engine.load_weights(self.policy.model)
-            requests = [
-                Request(
-                    renderer.ids(p.problem, bool(p.options.tests)),
-                    seed,
-                    settings.max_tokens,
-                    settings.temperature,
-                    log_probs=False,
-                    tool=renderer.tool(p.source),
-                )
-                for seed, p in enumerate(problems)
-            ]
-            responses = map_over_ranks(engine.generate, requests)
-            engine.sleep()
-            outcomes = grade_responses(problems, responses, self.collector.grader, renderer.tokenizer)
+            problems = self.validation
+            responses, outcomes = self.collector.answers(problems, range(len(problems)), self.policy.model)
         return {
             "validation_accuracy": sum(o == "correct" for o in outcomes) / len(outcomes),
             "validation_length": sum(r.length for r in responses) / len(responses),

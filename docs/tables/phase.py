@@ -181,7 +181,7 @@ def law() -> str:
 
 
 @block("phase-older", OLD, (2e-4,))
-@block("phase-older-rates", OLD_RATES, (4e-4, 8e-4))
+@block("phase-older-rates", OLD_RATES, (1e-4, 4e-4, 8e-4))
 def older(record: str, rates: Sequence[float]) -> str:
     """A study with older rollouts: area, and sampled accuracy at the end, which is secondary and not corrected."""
     pairs = {

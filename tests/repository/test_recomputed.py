@@ -500,6 +500,39 @@ NUMBERS: dict[tuple[str, str], list[Line]] = {
     ],
     ("docs/phase.md", "phase-old-rates"): [
         (
+            "costs {:.1f} ± {:.1f} points with rollouts 64 steps old and {:.1f} ± {:.1f} with 128 (decided), and with "
+            "128 steps the clipped token ratio is {:.1f} ± {:.1f} behind no ratio",
+            lambda r: plus_minus(
+                r,
+                *(
+                    (f"{one}+ahead={age}+learning_rate=0.0001", f"{other}+ahead={age}+learning_rate=0.0001")
+                    for one, other, age in (
+                        ("token", "token_clip", 64),
+                        ("token", "token_clip", 128),
+                        ("none", "token_clip", 128),
+                    )
+                ),
+            ),
+        ),
+        (
+            "by {:.1f} ± {:.1f} with rollouts 64 steps old at 4e-4 (decided), and by {:.1f} ± {:.1f} at",
+            lambda r: plus_minus(
+                r,
+                *(
+                    (f"token_clip+ahead=64+learning_rate={rate}", f"none+ahead=64+learning_rate={rate}")
+                    for rate in ("0.0004", "0.0008")
+                ),
+            ),
+        ),
+        (
+            "block, {:.1f} and {:.1f} ahead of token | no: it costs the token ratio {:.1f} and {:.1f} points",
+            lambda r: [
+                float(np.mean(paired(area, r, *(f"{m}+ahead={age}+learning_rate=0.0001" for m in pair))))
+                for pair in (("block_clip", "token_clip"), ("token", "token_clip"))
+                for age in (64, 128)
+            ],
+        ),
+        (
             "the sequence ratio is {:.1f} ± {:.1f} points ahead of the token ratio (eight seeds, not planned)",
             lambda r: plus_minus(r, tuple(f"{m}+ahead=128+learning_rate=0.0008" for m in ("sequence", "token"))),
         ),

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -113,6 +113,7 @@ def test_shares_add_up_and_cosines_are_cosines(seed: int, tmp_path_factory: pyte
 
 
 @given(seed=st.integers(0, 10_000))
+@example(seed=638)  # all groups of a view have equal shares
 @FEW
 def test_silenced_tokens_are_counted_in_each_turn_and_any_other_group(
     seed: int, tmp_path_factory: pytest.TempPathFactory
@@ -141,7 +142,7 @@ def test_silenced_tokens_are_counted_in_each_turn_and_any_other_group(
     assert any((turns.silenced[k] > 0).any() for k in fixed), "some tokens are silenced, and counted"
     for name, view in found.views.items():
         ranges = view.silenced[fixed]
-        whole = torch.tensor(found.numbers["silenced"])[fixed]
+        whole = torch.tensor(found.numbers["silenced"], dtype=torch.float64)[fixed]
         low, high = ranges.nan_to_num(2).amin(1), ranges.nan_to_num(-1).amax(1)
         assert ((low <= whole + 1e-9) & (whole <= high + 1e-9)).all(), f"{name}: a mean is among its parts"
 

@@ -74,14 +74,14 @@ def measure(work: Work) -> Anatomy:
     gram, total, top = torch.zeros(size, size).double(), torch.zeros(size).double(), torch.zeros(size, 0).double()
     # By view and label: Σ|c|; tokens with an advantage whose c is 0, and all with an advantage.
     sums = {name: torch.zeros(size, len(labels)).double() for name, (labels, _) in codes.items()}
-    counted = {name: torch.zeros(2, size, len(labels)) for name, (labels, _) in codes.items()}
+    counted = {name: torch.zeros(2, size, len(labels)).double() for name, (labels, _) in codes.items()}
     metrics: list[defaultdict[float, list[dict[str, float]]]] = [defaultdict(list) for _ in methods]
     for step, index, *padded, parts in work.chunks():
         inside = rollouts.padded(live, index)
         c, advantages = (x[:, inside] for x in padded)
         gram += c @ c.T
         sizes, live_advantage = c.abs(), advantages != 0
-        one_each = torch.stack([live_advantage & (c == 0), live_advantage]).float()
+        one_each = torch.stack([live_advantage & (c == 0), live_advantage]).double()
         total += sizes.sum(1)
         top = torch.cat([top, sizes], 1)
         top = top.topk(min(tail, top.shape[1])).values
@@ -96,7 +96,7 @@ def measure(work: Work) -> Anatomy:
     views = {}
     for name, (labels, code) in codes.items():
         of_tokens = (code[live].long().bincount(minlength=len(labels)) / n_tokens).tolist()
-        silenced, with_advantage = counted[name].double()
+        silenced, with_advantage = counted[name]
         views[name] = View(labels, of_tokens, sums[name] / total.unsqueeze(1), silenced / with_advantage)
     silenced, with_advantage = counted["advantage"].sum(2)
     numbers = {

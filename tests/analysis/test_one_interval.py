@@ -79,6 +79,10 @@ def test_start_models_are_compared_with_the_seeds_that_began_from_them(folder: P
         assert models is not None and models.n == 2
         assert sign * models.mean == pytest.approx(pair.mean)
         assert sorted((sign * models.low, sign * models.high)) == pytest.approx((pair.low, pair.high))
+    other = tmp_path / "a-model"  # evaluated by itself, so its name is no seed
+    shutil.copytree(folder / "runs" / "grpo" / "seed0", other)
+    (alone,) = find([other])
+    assert model_comparison.difference(alone, groups["start"], records.benchmarks) is None
 
 
 def test_the_only_start_model_is_compared_with_every_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,7 +50,9 @@ class ModelGroup:
 
     def paired_with(self, seed: str) -> str:
         """The seed of the model that is compared with a run of ``seed``: of initial models, the one it began from."""
-        return str(start_seed(self.study, int(seed))) if self.study and self.is_start else seed
+        if self.study is None or not self.is_start or not seed.isdecimal():  # other models have names
+            return seed
+        return str(start_seed(self.study, int(seed)))
 
     def records(self, benchmark: str) -> dict[str, BenchmarkRecord]:
         """Seed → record, for seeds evaluated on ``benchmark``."""

@@ -110,10 +110,11 @@ def read_json(path: Path, again: str = "Delete it and run the command again to c
         raise UserError(f"{path}: not JSON ({error}). {again}") from error
 
 
-def json_lines(path: Path, again: str = "") -> Iterator[tuple[int, dict[str, Any]]]:
+def json_lines(path: Path, again: str = "", cut_off: list[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line number, object) of each line of a JSON Lines file, `.gz` or not; empty lines are skipped.
 
-    UserError with file, line and the remedy ``again`` if a line is not a JSON object.
+    UserError with file, line and the remedy ``again`` if a line is not a JSON object. With ``cut_off``, an incomplete
+    last line, which a killed process leaves, is skipped, and a note on it is appended there.
     """
     again = f" {again}" if again else ""
     try:
@@ -124,6 +125,9 @@ def json_lines(path: Path, again: str = "") -> Iterator[tuple[int, dict[str, Any
                 try:
                     row = json.loads(line)
                 except (ValueError, RecursionError) as error:
+                    if cut_off is not None and not line.endswith(b"\n"):
+                        cut_off.append(f"{path}, line {number}: the last line is cut off and left out")
+                        return
                     raise UserError(f"{path}, line {number}: not JSON ({error}).{again}") from error
                 if not isinstance(row, dict):
                     kind = type(row).__name__

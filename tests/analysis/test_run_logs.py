@@ -170,7 +170,7 @@ WRONG: list[tuple[str, str, str]] = [
     ("a.jsonl", '{"step": 1, "r": true}\n', "True is not a number"),
     ("a.jsonl", '{"r": 1}\n{"r": 2}\n', "no step; name its column by --step. The row has 'r'"),
     ("a.jsonl", '{"step": "x", "r": 2}\n', "step: 'x' is not a number"),
-    ("a.jsonl", "[1]\n", "expected an object, got list"),
+    ("a.jsonl", "[1]\n", "expected a JSON object, got list"),
     ("a.jsonl", "", "empty"),
     ("a.csv", "step,r\n1,2,3\n2,2\n", "line 2: 3 cells under 2 columns"),
     ("a.csv", "step;r\n1;0,5\n", "separated by ';'; expected commas and decimal points"),

@@ -131,7 +131,7 @@ def spoil(folder: Path, what: str) -> None:
     ("what", "message"),
     [
         ("not ended", r"lack 1 of 4 steps \(4\)\. Either verl's run has not ended"),
-        ("truncated", r"metrics\.jsonl, line 5: not JSON"),
+        ("truncated", r"lack 1 of 4 steps \(4\)"),
         ("no log", r"the logs metrics\*\.jsonl lack 4 of 4 steps"),
         ("shards", r"no model in Hugging Face's format.*verl\.model_merger"),
         ("no validation", r"no validation after the last step"),

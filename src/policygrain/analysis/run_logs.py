@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import UserError, did_you_mean
+from ..files import json_lines
 from .run_claims import Run
 
 MOST_NAMES = 1000  # metrics of a run that are remembered for a message
@@ -168,7 +169,8 @@ def rows(path: Path, metric: str, step: str | None, ends: list[str]) -> Iterator
             elif path.suffix in (".csv", ".tsv"):
                 entries = _csv(path, ends)
             else:
-                entries = _json_lines(path, ends)
+                lines = json_lines(path, f"A log is one of: {FORMATS}.", cut_off=ends)
+                entries = ((f"{path}, line {number}", entry) for number, entry in lines)
             for where, entry in entries:
                 values = {**entry, **entry["data"]} if isinstance(entry.get("data"), dict) else entry  # verl
                 charts = [name for name in values if name.endswith(f" - {metric}")]  # Weights & Biases
@@ -201,24 +203,6 @@ def _inside(folder: Path) -> Path:
     names = ", ".join(file.name for file in files)
     found = f"has several logs ({names}); give the path of one" if files else "has no log"
     raise UserError(f"{folder}: {found}. A log is one of: {FORMATS}.")
-
-
-def _json_lines(path: Path, ends: list[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            where = f"{path}, line {number}"
-            try:
-                entry = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                if not line.endswith(b"\n"):
-                    ends.append(f"{where}: the last line is cut off and left out")
-                    return
-                raise UserError(f"{where}: not JSON ({error}). A log is one of: {FORMATS}.") from error
-            if not isinstance(entry, dict):
-                raise UserError(f"{where}: expected an object, got {type(entry).__name__}.")
-            yield where, entry
 
 
 def _csv(path: Path, ends: list[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:

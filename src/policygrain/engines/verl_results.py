@@ -156,7 +156,7 @@ def read_log(paths: Iterable[Path], steps: int, folder: Path) -> Log:
     """
     log: Log = {}
     for path in paths:
-        for number, row in json_lines(path, AGAIN):
+        for number, row in json_lines(path, AGAIN, cut_off=[]):  # of an attempt that was killed
             step, data = row.get("step"), row.get("data")
             if not isinstance(step, int) or not isinstance(data, dict):
                 raise UserError(f"{path}, line {number}: expected `step` and `data`. {AGAIN}")

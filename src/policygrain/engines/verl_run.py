@@ -68,11 +68,9 @@ def _print(run: RunFolder, notes: list[str]) -> None:
 
 def _run_verl(folder: Path, run: RunFolder, stop: Stop | None, variables: dict[str, str]) -> None:
     """Run verl until it has ended. Stopped on a signal or at the time limit; UserError if verl fails."""
-    logs = logs_in(folder)
-    for log in logs:
-        _remove_torn_line(log)
     place, output = folder.resolve(), folder / "verl.log"
-    log = place / f"metrics{len(logs) + 1:04d}.jsonl"  # verl's logger overwrites the file of an earlier attempt
+    # A log for each attempt, because verl's logger overwrites its file.
+    log = place / f"metrics{len(logs_in(folder)) + 1:04d}.jsonl"
     own = {EXPORTED: str(place), "VERL_FILE_LOGGER_PATH": str(log)}
     python = str(verl_python())
     verl = [python, "-m", "verl.trainer.main_ppo", "--config-path", str(place), "--config-name", CONFIG]
@@ -137,10 +135,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             return
         except subprocess.TimeoutExpired:
             continue
-
-
-def _remove_torn_line(log: Path) -> None:
-    """Remove an incomplete last line, which a killed process leaves."""
-    content = log.read_bytes()
-    if content and not content.endswith(b"\n"):
-        log.write_bytes(content[: content.rfind(b"\n") + 1])

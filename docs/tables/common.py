@@ -104,6 +104,18 @@ def areas(record: str, method: str, *, endpoint: str = "area", **settings: Any) 
     return endpoints(record).loc[arm, endpoint] if arm else pd.Series(dtype=float)
 
 
+def accuracies(record: str, arm: str, column: str) -> pd.Series:
+    """Accuracy of the final models of an arm by seed, in percent, mean over benchmarks.
+
+    ``column``: `per_problem` (of sampled responses) or `greedy`.
+    """
+    found = {}
+    for name, evaluation in files(record, f"runs/{arm}/seed*/evaluation/records.json").items():
+        seed = int(name.split("/seed")[1].partition("/")[0])
+        found[seed] = 100 * float(np.mean([np.mean(benchmark[column]) for benchmark in evaluation["records"]]))
+    return pd.Series(found, dtype=float)
+
+
 # ---- differences ----------------------------------------------------------------------------------------------------
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import pandas as pd
 
 from policygrain.figures.labels import labels
 from policygrain.study import load_study
 
-from .common import ROOT, areas, block, difference, endpoint_rows, files, shown, table
+from .common import ROOT, accuracies, areas, block, difference, endpoint_rows, shown, table
 
 RECORD = "recipes"
 STUDY = load_study(ROOT / "studies/recipes.yaml")
@@ -46,19 +45,10 @@ SAMPLERS = (
 )
 
 
-def accuracy(method: str, column: str) -> pd.Series:
-    """Accuracy of the final models by seed, in percent, mean over benchmarks; ``column``: `per_problem` or `greedy`."""
-    found = {}
-    for name, evaluation in files(RECORD, f"runs/{method}/seed*/evaluation/records.json").items():
-        seed = int(name.split("/seed")[1].partition("/")[0])
-        found[seed] = 100 * float(np.mean([np.mean(record[column]) for record in evaluation["records"]]))
-    return pd.Series(found, dtype=float)
-
-
 ENDS: dict[str, Callable[[str], pd.Series]] = {
     "area": functools.partial(areas, RECORD),
-    "final, sampled": functools.partial(accuracy, column="per_problem"),
-    "final, greedy": functools.partial(accuracy, column="greedy"),
+    "final, sampled": functools.partial(accuracies, RECORD, column="per_problem"),
+    "final, greedy": functools.partial(accuracies, RECORD, column="greedy"),
 }
 
 

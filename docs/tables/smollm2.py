@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
-from .common import block, files, read, steps, table
+from policygrain.figures.labels import labels
+from policygrain.study import load_study
 
-RECORD, PROGRAMS = "smollm2", "smollm2-code"
+from .common import (
+    ROOT,
+    accuracies,
+    areas,
+    block,
+    difference,
+    endpoint_rows,
+    files,
+    read,
+    steps,
+    table,
+)
+
+RECORD, PROGRAMS, RATIOS = "smollm2", "smollm2-code", "smollm2-ratios"
+# Planned: ratios without a clip, one switch at a time; then the recipes.
+PAIRS = (("token", "none"), ("sequence", "none"), ("grpo", "tepo"), ("grpo", "mpo"), ("tepo", "mpo"))
 SAMPLED = (
     ("plain_sum", 1),
     ("plain_sum", 2),
@@ -22,6 +39,7 @@ OUTCOMES = ("correct", "incorrect", "unparsable")
 
 @block("smollm2-accuracy", RECORD)
 @block("smollm2-code-accuracy", PROGRAMS)
+@block("smollm2-ratios-accuracy", RATIOS)
 def accuracy(record: str) -> str:
     """The table of accuracies of a record, and its table of differences."""
     (text,) = files(record, "tables/results.md").values()
@@ -30,6 +48,7 @@ def accuracy(record: str) -> str:
 
 @block("smollm2-learning", RECORD, 10)
 @block("smollm2-code-learning", PROGRAMS, 5)
+@block("smollm2-ratios-learning", RATIOS, 4)
 def learning(record: str, window: int) -> str:
     """By arm, first and last steps of all seeds: accuracy of samples, and share of groups whose rewards differ."""
     rows = steps(record).dropna(subset="sampled_accuracy")
@@ -46,6 +65,22 @@ def learning(record: str, window: int) -> str:
     header = ["method", f"accuracy, first {window} steps", f"last {window}", "by seed"]
     shown = table([*header, "groups that differ, first", "last"], lines, "lrrlrr")
     return shown + "\n\nOf all responses that were sampled, those of dropped groups included."
+
+
+@block("smollm2-ratios")
+def ratios() -> str:
+    """Differences of the methods of the study of ratios on all endpoints."""
+    name = labels(load_study(ROOT / f"studies/{RATIOS}.yaml"))
+    ends = {
+        "area": functools.partial(areas, RATIOS),
+        "final, sampled": functools.partial(accuracies, RATIOS, column="per_problem"),
+        "final, greedy": functools.partial(accuracies, RATIOS, column="greedy"),
+    }
+    rows = [
+        (f"{name(one)} − {name(other)}", [difference(end(one), end(other)) for end in ends.values()])
+        for one, other in PAIRS
+    ]
+    return table(["points", *ends], endpoint_rows(rows))
 
 
 @block("smollm2-samples")
@@ -110,6 +145,7 @@ def selected() -> str:
 
 @block("smollm2-cost", RECORD)
 @block("smollm2-code-cost", PROGRAMS)
+@block("smollm2-ratios-cost", RATIOS)
 def cost(record: str) -> str:
     """Hardware, precision and time of the runs."""
     summaries = list(files(record, "*/summary.json").values())

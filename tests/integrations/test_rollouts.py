@@ -111,7 +111,10 @@ def test_columns_that_are_not_read_are_named_once(tmp_path: Path) -> None:
 def test_responses_without_a_token_in_the_loss_are_left_out(tmp_path: Path) -> None:
     rows = [row(0.1, reward=i, group=g, mask=[i < 2]) for i, g in enumerate("aabba")] + [row(0.2, reward=2, group="c")]
     read = read_rollouts(write_lines(tmp_path / "a.jsonl", [*rows, row(0.2, reward=3, group="c")]))
-    assert read.responses["group"].tolist() == [0, 0, 1, 1] and read.responses["reward"].tolist() == [0, 1, 2, 3]
+    assert read.responses["group"].tolist() == [0, 0, 2, 2] and read.responses["reward"].tolist() == [0, 1, 2, 3]
+    # As in trainers, their rewards stay in the baseline: here (0, 1, 4) of group a.
+    by_response = [values[0].item() for values in read.tokens["advantages"].split(read.lengths.tolist())]
+    assert by_response[:2] == pytest.approx([(reward - 5 / 3) / 2.0817 for reward in (0, 1)], abs=1e-4)
 
 
 @pytest.mark.parametrize("unknown", [math.nan, None])
@@ -126,6 +129,14 @@ def test_a_token_that_the_engine_could_not_score_counts_as_equal(unknown: float 
     old = {"inference_logprobs": lacking["rollout_log_probs"], "log_probs": ROW["log_probs"], "advantage": 1.0}
     with pytest.raises(UserError, match="line 1: inference_logprobs: token 1: nan cannot be a log-probability"):
         read_rollouts(write_lines(tmp_path / "a.jsonl", [old]))
+
+
+def test_files_of_ranks_that_are_no_longer_there_are_replaced(tmp_path: Path) -> None:
+    x, mask = torch.zeros(1, 2), torch.ones(1, 2)
+    for processes in (4, 2):
+        for rank in reversed(range(processes)):
+            RolloutWriter(tmp_path, rank, processes=processes).write(mask, {"log_probs": x})
+    assert {file.name for file in tmp_path.iterdir()} == {"rank_0.jsonl", "rank_1.jsonl"}
 
 
 def test_what_the_writer_writes_without_a_number_is_read(tmp_path: Path) -> None:

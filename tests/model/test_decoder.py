@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from policygrain.model.decoder import SmallDecoder
 from policygrain.model.engine import Request
@@ -25,6 +25,8 @@ def test_the_small_decoder_equals_transformers(kv_heads: int, monkeypatch: pytes
     engine = TorchEngine(model, eos_id=1, pad_id=0)
     requests = [Request(prompt, seed, 30) for seed, prompt in enumerate(random_token_ids(40, 20, 1)[0])]
     assert SmallDecoder.fits(model)
+    assert not SmallDecoder.fits(LlamaForCausalLM(LlamaConfig(vocab_size=40, attention_bias=True, **sizes)))
+    assert not SmallDecoder.fits(LlamaForCausalLM(LlamaConfig(vocab_size=40, mlp_bias=True, **sizes)))
     fast = engine.generate(requests)
     monkeypatch.setattr(SmallDecoder, "fits", lambda model: False)
     plain = engine.generate(requests)

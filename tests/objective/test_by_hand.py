@@ -247,6 +247,7 @@ def test_kl_cov_holds_the_top_share_by_covariance():
     close(KlCov(coefficient=2.0, fraction=0.25)(four), [[2 * 0.5, 0, 0, 0]])
     close(KlCov(coefficient=2.0, fraction=0.5)(four), [[2 * 0.5, 0, 0, 2 * 0.1]])
     close(KlCov(coefficient=2.0, fraction=1e-4)(four), [[2 * 0.5, 0, 0, 0]])  # at least one
+    close(KlCov(coefficient=2.0, fraction=0.25)(by_hand([LOG_RATIO], [0.0])), [[0, 0, 0, 0]])  # nothing is highest
 
 
 # --- Whole losses ---

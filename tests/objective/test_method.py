@@ -108,6 +108,13 @@ def test_a_clip_is_one_class(monkeypatch):
         method("grpo", clip="leeky")
 
 
+def test_vespo_multiplies_the_weights_of_tokens():
+    """The weight of the response at each token would be multiplied once for each."""
+    with pytest.raises(UserError, match=r"correction_grain must be token \(got sequence\)"):
+        method("vespo", sampler={"correction_cap": 2.0, "correction_grain": "sequence"})
+    method("vespo", sampler={"correction_cap": 2.0})
+
+
 def test_a_part_belongs_to_its_key():
     with pytest.raises(ValueError, match="ratio: must be Ratio or Custom"):
         dataclasses.replace(method("grpo"), ratio=NoClip())
@@ -144,6 +151,7 @@ def test_what_does_not_work_is_named_by_the_check(own, changes, says):
         ({"clip": "my_parts:declared"}, {"step_log_probs"}),
         ({"penalties": ["my_parts:low_entropy_declared"]}, {"entropy_gradient"}),
         ({"penalties": ["my_parts:far_declared", "kl_cov"]}, {"reference", "groups", "step_log_probs"}),
+        ({"penalties": ["my_parts:far_declared"], "anchor": "loglinear"}, {"reference", "groups", "staleness"}),
     ],
 )
 def test_what_functions_declare_is_what_the_method_needs(own, changes, needed):

@@ -74,6 +74,10 @@ def dr_grpo(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: 
     return -(u * mask).sum() / ((mask.sum(1) > 0).sum() * max_length)
 
 
+def of_trl(per_token_logps: Tensor, old_per_token_logps: Tensor, advantages: Tensor, **fields: Tensor) -> Tensor:
+    return grpo(per_token_logps, old_per_token_logps, advantages, fields["mask"])
+
+
 RIGHT: dict[str, Loss] = {"grpo": grpo, "gspo": gspo, "dr_grpo": dr_grpo}
 
 
@@ -85,6 +89,7 @@ def test_a_loss_written_by_hand_is_the_preset(name: str) -> None:
 
 def test_the_names_of_verl_and_advantages_per_token() -> None:
     assert_objective(dapo_of_verl, "dapo", per_token_advantages=True)
+    assert_objective(of_trl, "grpo")
 
 
 def test_another_value_with_the_same_gradient() -> None:

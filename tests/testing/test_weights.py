@@ -72,6 +72,7 @@ OF_THE_STEP: dict[str, Any] = PLAIN_SGD | {
     "max_steps": 2,
     "learning_rate": 2.0,
 }
+PROMPT_MEAN = method("dapo", aggregation="prompt_mean", sampler={"dynamic": False, "overlong_buffer": 0})
 
 
 @pytest.fixture(scope="module")
@@ -106,10 +107,11 @@ def trainer_of(start: str, out: Path, **settings: Any) -> Any:
         ),
         ("dr_grpo", {"loss_type": "dr_grpo", "scale_rewards": "none"}),
         ("tepo", {"objective": "tepo"}),
+        (PROMPT_MEAN, {"objective": PROMPT_MEAN}),
         ("gspo", {"objective": "gspo", "learning_rate": 2e-4}),
     ],
 )
-def test_a_trainer_that_has_the_objective(preset: str, settings: dict[str, Any], start: str, tmp_path: Path) -> None:
+def test_a_trainer_that_has_the_objective(preset: Any, settings: dict[str, Any], start: str, tmp_path: Path) -> None:
     assert_trl(trainer_of(start, tmp_path, **settings), preset)
 
 

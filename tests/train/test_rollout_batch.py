@@ -62,6 +62,9 @@ def test_rewards_of_calls_are_those_of_their_turns() -> None:
     turns = turn_rewards(rewards, sequences(), calls)
     assert turns.rewards.tolist() == [[[0.5, 1.0], [0.0, 0.0], [0.0, 0.0]], [[0.5, 0.0], [0.0, 0.0], [1.0, 0.0]]]
     assert torch.equal(turns.total, rewards)
+    # If a token ends two calls, there are more calls than turns; the last turn has the rest.
+    turns = turn_rewards(rewards, sequences(), [[[0.5, 0.0, 0.25, 0.25], [], []], [[], [], []]])
+    assert turns.rewards[0, 0].tolist() == [0.5, 1.0]
 
 
 def test_turns_after_the_same_text_are_in_the_same_state() -> None:

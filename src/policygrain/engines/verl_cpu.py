@@ -105,7 +105,12 @@ class _Server:
 
     def _flush(self) -> None:
         waiting, self.waiting = self.waiting, []
-        responses = self.engine.generate([request for request, _ in waiting])
+        try:
+            responses = self.engine.generate([request for request, _ in waiting])
+        except Exception as error:  # verl waits for every future
+            for _, future in waiting:
+                future.set_exception(error)
+            return
         for (_, future), response in zip(waiting, responses, strict=True):
             future.set_result(response)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..objective import Method, Need
 from ..objective.batch import StepTotals, TokenBatch
-from .options import NEEDS, by_turns, chosen, lacking, reads_entropies, refuse
+from .options import NEEDS, by_turns, chosen, lacking, reads_entropies, refuse, warn_sampler
 
 # prime-rl computes one response at a time, so it has no groups, segments or statistics of the step.
 WITHOUT: tuple[Need, ...] = tuple(need for need in NEEDS if need != "reference")
@@ -63,6 +63,7 @@ def _checked(objective: str | Method) -> Method:
     if reads_entropies(resolved):
         problems.append("its mask needs entropies, or covariances over the step, and prime-rl gives neither to a loss.")
     refuse(resolved, problems)
+    warn_sampler(resolved)
     return resolved
 
 

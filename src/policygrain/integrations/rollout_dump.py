@@ -21,10 +21,16 @@ DIGITS = 7  # after the point of a log-probability, as many as float32 has
 
 
 class RolloutWriter:
-    """Writes responses to ``folder``/rank_N.jsonl until it is `full`; a file of an earlier run is replaced."""
+    """Writes responses to ``folder``/rank_N.jsonl until it is `full`; a file of an earlier run is replaced.
 
-    def __init__(self, folder: str | Path, rank: int = 0, most_tokens: int = 1_000_000) -> None:
+    With the number of ``processes``, rank 0 removes the files of an earlier run that had more of them.
+    """
+
+    def __init__(
+        self, folder: str | Path, rank: int = 0, most_tokens: int = 1_000_000, processes: int | None = None
+    ) -> None:
         self.path, self.most_tokens, self.tokens = Path(folder) / f"rank_{rank}.jsonl", most_tokens, 0
+        self.processes = processes if rank == 0 else None
 
     @property
     def full(self) -> bool:
@@ -38,6 +44,11 @@ class RolloutWriter:
         """
         shown = {name: x.detach().cpu() if isinstance(x, Tensor) else x for name, x in columns.items() if x is not None}
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        if self.processes is not None and not self.tokens:
+            now = {f"rank_{rank}.jsonl" for rank in range(self.processes)}
+            for stale in self.path.parent.glob("rank_*.jsonl"):
+                if stale.name not in now:
+                    stale.unlink()
         # Processes that write nothing must not remove the file of one that does.
         with self.path.open("a" if self.tokens else "w", encoding="utf-8") as file:
             for i, row in enumerate(extent.cpu() != 0):
@@ -72,7 +83,8 @@ def dump_trl(trainer: Any, folder: str | Path, first_step: int = 0, most_tokens:
         raise UnsupportedOption(
             "use_liger_kernel: its loss gives no log-probabilities; leave it out to write rollouts."
         )
-    writer = RolloutWriter(folder, trainer.accelerator.process_index, most_tokens)
+    accelerator = trainer.accelerator
+    writer = RolloutWriter(folder, accelerator.process_index, most_tokens, accelerator.num_processes)
     score, loss = trainer._get_per_token_logps_and_entropies, trainer._compute_loss
     generate, grade = trainer._generate_and_score_completions, trainer._calculate_rewards
     scored: list[tuple[Any, ...]] = []  # outputs of passes since the last rollouts or loss
@@ -113,6 +125,7 @@ def dump_trl(trainer: Any, folder: str | Path, first_step: int = 0, most_tokens:
         if not (trainer.model.training and state["writes"]):
             return value
         columns = fields_of(inputs, new, entropy) | {
+            "rollout_weights": None,  # follow from the log-probabilities
             "completion_ids": inputs["completion_ids"],
             "prompt_ids": [
                 x[m != 0].tolist() for x, m in zip(inputs["prompt_ids"], inputs["prompt_mask"], strict=True)

@@ -95,6 +95,7 @@ class Rollouts:
     responses: dict[str, Tensor]
     lengths: Tensor  # [responses], in tokens, including those where the mask is 0
     prompts: list[array[int]]
+    left_out: tuple[Tensor, Tensor]  # reward and group of responses whose mask is 0 everywhere
     notes: tuple[str, ...] = ()  # what was left out of the file
 
     @functools.cached_property
@@ -118,6 +119,16 @@ class Rollouts:
         starts = (self.lengths.cumsum(0) - self.lengths)[index]
         padded = values[(starts.unsqueeze(1) + place).where(inside, 0)]
         return padded.where(inside, torch.zeros((), dtype=values.dtype))
+
+    def in_groups(self) -> tuple[Tensor, Tensor]:
+        """Rewards and groups of the responses, and then of those of the same groups whose mask is 0 everywhere.
+
+        Trainers leave the tokens of these out of the loss, such as where they are truncated, and not their reward out
+        of the baseline.
+        """
+        reward, group = self.responses["reward"], self.responses["group"]
+        inside = torch.isin(self.left_out[1], group)
+        return torch.cat([reward, self.left_out[0][inside]]), torch.cat([group, self.left_out[1][inside]])
 
     def each_token(self, values: Tensor) -> Tensor:
         """``values`` [responses] for each of their tokens. [all tokens]."""
@@ -153,14 +164,14 @@ def read_rollouts(path: Path) -> Rollouts:
         raise UserError(f"{path}: contains no response.")
     rollouts = read.rollouts()
     if "advantages" not in rollouts.tokens:
-        groups = rollouts.responses["group"]
+        rewards, groups = rollouts.in_groups()
         alone = (groups.bincount() == 1).nonzero()
         if len(alone):
             raise UserError(
                 f"{path}: group {list(read.groups)[int(alone[0])]!r} has one response; an advantage needs at least "
                 "two, or give `advantage`."
             )
-        advantages = group_advantages(Grpo(), rollouts.responses["reward"], groups)
+        advantages = group_advantages(Grpo(), rewards, groups)[: len(rollouts.lengths)]
         rollouts.tokens["advantages"] = rollouts.each_token(advantages)
     return rollouts
 
@@ -174,6 +185,7 @@ class _Reader:
         self.groups: dict[str, int] = {}  # name → number
         self.lengths, self.places = array("q"), list[str]()  # of each response
         self.n_masked = 0  # responses without a token in the loss, which are left out
+        self.left_out = array("d"), array("q")  # their rewards and groups
         self.names: set[str] = set()  # all names in the previous row
         self.keys: dict[str, str] = {}  # column → its name in the previous row
         self.not_read: set[str] = set()
@@ -187,6 +199,9 @@ class _Reader:
         mask = values.setdefault("mask", array("d", [1]) * count)
         if mask and not any(mask):
             self.n_masked += 1
+            if {"reward", "group"} <= self.keys.keys():
+                self.left_out[0].extend(values["reward"][:1])
+                self.left_out[1].append(self._group(row))
             return
         prompt = values.pop("prompts", None)
         if prompt is not None:
@@ -194,7 +209,7 @@ class _Reader:
                 raise UserError(f"{where}: {self.keys['prompts']}: expected whole numbers.")
             self.prompts.append(array("q", map(int, prompt)))
         if "group" in self.keys:
-            values["group"] = array("d", [self.groups.setdefault(str(row[self.keys["group"]]), len(self.groups))])
+            values["group"] = array("d", [self._group(row)])
         if len(values.get("advantages", ())) == 1:
             values["advantages"] *= count
         for name, column in values.items():
@@ -211,6 +226,10 @@ class _Reader:
                 f"{where}: more than {MOST_TOKENS:,} tokens up to here. Give the rollouts of fewer steps; those of one "
                 "optimizer step are enough."
             )
+
+    def _group(self, row: Mapping[str, Any]) -> int:
+        """The number of the group of a row."""
+        return self.groups.setdefault(str(row[self.keys["group"]]), len(self.groups))
 
     def _set_keys(self, row: Mapping[str, Any], where: str) -> None:
         """Find the columns of a row by their names. UserError if one is missing."""
@@ -274,7 +293,11 @@ class _Reader:
         typed = {name: x.long() if COLUMNS[name].is_integer else x for name, x in columns.items()} | {"mask": mask}
         tokens = {name: x for name, x in typed.items() if COLUMNS[name].per_token}
         responses = {name: x for name, x in typed.items() if not COLUMNS[name].per_token}
-        return Rollouts(tokens, responses, lengths, self.prompts, tuple(notes))
+        left_out = (
+            torch.tensor(self.left_out[0], dtype=torch.float64),
+            torch.tensor(self.left_out[1], dtype=torch.int64),
+        )
+        return Rollouts(tokens, responses, lengths, self.prompts, left_out, tuple(notes))
 
 
 def _numbers(row: Mapping[str, Any], key: str, where: str) -> array[float]:

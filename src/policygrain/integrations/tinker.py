@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..objective import Method, Need
 from ..objective.batch import TokenBatch
-from .options import UnsupportedOption, by_turns, chosen, lacking, refuse
+from .options import UnsupportedOption, by_turns, chosen, lacking, refuse, warn_sampler
 
 WITHOUT: tuple[Need, ...] = ("reference", "entropy_gradient", "mtp_heads")
 LossFunction = Callable[[Sequence[Any], Sequence[Tensor]], tuple[Tensor, dict[str, float]]]
@@ -33,6 +33,7 @@ def loss_function(objective: str | Method = "tepo", *, max_length: int | None = 
     """
     resolved = chosen(objective)
     refuse(resolved, lacking(resolved, "Tinker", WITHOUT) + by_turns(resolved, "Tinker"))
+    warn_sampler(resolved)
 
     def loss(data: Sequence[Any], logprobs: Sequence[Tensor]) -> tuple[Tensor, dict[str, float]]:
         lengths = [len(row) for row in logprobs]

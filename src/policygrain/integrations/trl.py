@@ -13,10 +13,12 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor
-from trl import GRPOTrainer
+from trl import GRPOConfig, GRPOTrainer
 
 from ..objective import Method
+from ..objective.advantage import BatchStd
 from ..objective.batch import Responses, StepTotals, TokenBatch, turn_starts
+from ..objective.clip import Vespo
 from ..objective.loss import merge_metrics
 from ..objective.penalty import Kl
 from .idle_clip import IdleClip
@@ -41,6 +43,7 @@ OF_THE_LOSS = (
     "top_entropy_quantile",
     "off_policy_mask_threshold",
     "use_liger_kernel",
+    "use_bias_correction_kl",
 )
 # TRL's values of `scale_rewards`, for each advantage of a method.
 SCALE_REWARDS = {
@@ -66,10 +69,11 @@ class PolicyGrainTrainer(GRPOTrainer):
     ) -> None:
         self.objective = chosen(objective)
         self.micro_batch_statistics = micro_batch_statistics
-        config = kwargs.get("args", next((a for a in args if hasattr(a, "steps_per_generation")), None))
+        given = kwargs.get("args") or next((a for a in args if hasattr(a, "steps_per_generation")), None)
+        config = given or GRPOConfig(bf16=False)  # the defaults, as in TRL; bf16 needs a GPU and is not read here
         refuse(self.objective, _problems(self.objective, config, micro_batch_statistics))
         warn_sampler(self.objective, applied=["mask_truncated"])
-        if config is not None and config.gradient_accumulation_steps % _updates_of(config) == 0:
+        if config.gradient_accumulation_steps % _updates_of(config) == 0:
             warnings.warn(
                 "one update per batch of rollouts: all ratios are 1, so ratio, clip and TEPO's mask have no effect. "
                 "Set num_iterations=2, or steps_per_generation above gradient_accumulation_steps.",
@@ -116,8 +120,6 @@ class PolicyGrainTrainer(GRPOTrainer):
             fields["entropy"] = entropy.detach()
         if fields["rollout_log_probs"] is None:  # without an engine the policy itself has sampled
             fields["rollout_log_probs"] = fields["old_log_probs"]
-        if self.use_vllm and self.vllm_importance_sampling_correction:
-            fields["rollout_weights"] = inputs["importance_sampling_ratio"].expand_as(log_probs)
         batch = TokenBatch(**fields, groups=inputs.get("groups"), max_length=self.max_completion_length)
         training = self.model.training
         alone = self.current_gradient_accumulation_steps == 1 and self.accelerator.num_processes == 1
@@ -187,8 +189,6 @@ def _updates_of(config: Any) -> int:
 def _problems(objective: Method, config: Any, micro_batch_statistics: bool) -> list[str]:
     """Incompatible options of the configuration and the method, a sentence each."""
     problems = lacking(objective, "TRL", ("mtp_heads", "segments", "staleness")) + by_turns(objective, "TRL")
-    if config is None:  # TRL's defaults
-        return problems
     fields = type(config).__dataclass_fields__
     for name in OF_THE_LOSS:
         if name in fields and getattr(config, name) != fields[name].default:
@@ -196,8 +196,9 @@ def _problems(objective: Method, config: Any, micro_batch_statistics: bool) -> l
             problems.append(
                 f"{name}={value!r} is an option of TRL's own loss; set it in the method, and leave it out here."
             )
-    problems += _kl_problems(objective, config.beta)
+    problems += _kl_problems(objective, config)
     problems += _reward_problems(objective, config)
+    problems += _engine_problems(objective, config)
     if objective.aggregation.name == "seq_mean_token_sum_norm" and config.max_completion_length is None:
         problems.append("its aggregation divides by the longest possible response; set max_completion_length.")
     if objective.ratio.name == "group_expectation" and config.gradient_accumulation_steps % _updates_of(config) == 0:
@@ -220,8 +221,9 @@ def _problems(objective: Method, config: Any, micro_batch_statistics: bool) -> l
     return problems
 
 
-def _kl_problems(objective: Method, beta: float) -> list[str]:
+def _kl_problems(objective: Method, config: Any) -> list[str]:
     """TRL loads a reference model where `beta` is not 0; the penalty itself is the objective's."""
+    beta = config.beta
     coefficients = [
         part.coefficient for part in objective.penalties if isinstance(part, Kl) and part.reference == "initial"
     ]
@@ -234,8 +236,24 @@ def _kl_problems(objective: Method, beta: float) -> list[str]:
             f"its KL penalty to the initial model needs beta={coefficients[0]:g}, "
             f"which makes TRL load that model (got {beta})."
         ]
+    if config.sync_ref_model:
+        return ["sync_ref_model=True moves the reference, and its KL penalty is to the initial model; set it to False."]
     if "reference" in objective.needs and not beta:
         return ["it needs the initial model's log-probabilities, for which TRL's beta must not be 0."]
+    return []
+
+
+def _engine_problems(objective: Method, config: Any) -> list[str]:
+    """TRL's correction for vLLM multiplies the loss; a method may correct by itself, or need it token by token."""
+    if not (config.use_vllm and config.vllm_importance_sampling_correction):
+        return []
+    mode = config.vllm_importance_sampling_mode
+    if objective.anchor == "rollout":
+        return ["anchor: rollout already corrects for the engine; set vllm_importance_sampling_correction=False."]
+    if isinstance(objective.clip, Vespo) and not mode.startswith("token"):
+        return [
+            f"its clip multiplies the weights of tokens; set vllm_importance_sampling_mode='token_mask' (got {mode!r})."
+        ]
     return []
 
 
@@ -247,6 +265,14 @@ def _reward_problems(objective: Method, config: Any) -> list[str]:
     elif config.scale_rewards not in SCALE_REWARDS[name]:
         wanted = SCALE_REWARDS[name][0]
         problems.append(f"its advantage is {name!r}, which is scale_rewards={wanted!r} (got {config.scale_rewards!r}).")
+    if isinstance(objective.advantage, BatchStd) and objective.advantage.std_of != "rewards":
+        problems.append(
+            "its advantage has std_of: advantages, and scale_rewards='batch' divides by that of the rewards."
+        )
+    if config.multi_objective_aggregation != "sum_then_normalize":
+        problems.append(
+            "its advantage is of the sum of all rewards; set multi_objective_aggregation='sum_then_normalize'."
+        )
     if objective.sampler.mask_truncated != config.mask_truncated_completions:
         mask_truncated = objective.sampler.mask_truncated
         problems.append(

@@ -43,7 +43,7 @@ def score(trainer: Any, model: Any, inputs: dict[str, Any], **options: Any) -> t
 
 def fields_of(inputs: dict[str, Any], log_probs: Tensor, entropy: Tensor) -> dict[str, Any]:
     """The fields of a TokenBatch that TRL has; `old_entropies` must have been added to its inputs."""
-    old = inputs.get("old_per_token_logps")
+    old, weights = inputs.get("old_per_token_logps"), inputs.get("importance_sampling_ratio")
     return {
         "log_probs": log_probs,
         # Without them the rollouts are of the current policy: TRL leaves the pass out where nothing was updated since.
@@ -54,4 +54,5 @@ def fields_of(inputs: dict[str, Any], log_probs: Tensor, entropy: Tensor) -> dic
         "old_entropy": entropy.detach() if old is None else inputs.get("old_entropies"),
         "ref_log_probs": inputs.get("ref_per_token_logps"),
         "rollout_log_probs": inputs.get("sampling_per_token_logps"),
+        "rollout_weights": None if weights is None else weights.expand_as(log_probs),  # TRL's correction for vLLM
     }

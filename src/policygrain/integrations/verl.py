@@ -85,7 +85,8 @@ def register() -> list[str]:
 
 def dump_rollouts(folder: str) -> None:
     """Let all policy losses, verl's own included, write what they are computed on, for `policygrain anatomy`."""
-    writer = RolloutWriter(folder, int(os.environ.get("RANK", "0")))
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    writer = RolloutWriter(folder, int(os.environ.get("RANK", "0")), processes=processes)
 
     def dumping(loss: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(loss)
@@ -239,7 +240,8 @@ def _problems(objective: Method, loss_agg_mode: str, config: Any, extra: Mapping
     if objective.anchor == "rollout":
         problems.append(
             "its anchor is the engine that sampled, which verl does not give to a loss; use anchor: old with "
-            "algorithm.rollout_correction.bypass_mode=true, where verl's old log-probabilities are the engine's."
+            "algorithm.rollout_correction.bypass_mode=true, where verl's old log-probabilities are the engine's "
+            "(not with trainer.use_v1=false, which then takes a loss of its own)."
         )
     problems = lacking(objective, "verl", VERL_LACKS) + by_turns(objective, "verl") + problems
     if "groups" not in extra and (unknown := lacking(objective, "verl", OF_VERL_GROUPS)):

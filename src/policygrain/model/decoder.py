@@ -121,6 +121,8 @@ class SmallDecoder:
             and config.hidden_act == "silu"
             and not getattr(config, "use_sliding_window", False)
             and not getattr(config, "attention_dropout", 0.0)
+            and not getattr(config, "attention_bias", False)  # Llama's is one of the output, too
+            and not getattr(config, "mlp_bias", False)
             and model.num_parameters() <= SMALL
         )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..settings import Settings, setting
 from .advantage import Advantage, Grpo, TurnAdvantage, TurnRewards
 from .aggregate import Aggregation, TokenMean
-from .clip import Clip, NoClip
+from .clip import Clip, NoClip, Vespo
 from .part import Custom, Need, Part
 from .penalty import EntropySignal, Kl, Penalty
 from .ratio import GroupExpectation, Ratio, TokenRatio
@@ -165,9 +165,14 @@ class Method(Settings):
     )
 
     def conflict(self) -> str:
-        """The anchor `rollout` corrects for the engine already, and `group_expectation` needs the anchor `old`."""
+        """Combinations of parts that would correct twice, or read what the anchor does not have."""
         if self.anchor == "rollout" and self.sampler.correction_cap is not None:
             return "anchor: rollout already corrects for the engine; sampler.correction_cap would correct for it twice."
+        if isinstance(self.clip, Vespo) and self.sampler.correction_cap and self.sampler.correction_grain != "token":
+            return (
+                "clip: vespo multiplies the weights of all tokens, so sampler.correction_grain must be token "
+                f"(got {self.sampler.correction_grain})."
+            )
         if self.anchor != "old" and isinstance(self.ratio, GroupExpectation):
             return f"ratio: group_expectation needs anchor: old (got {self.anchor}): it reads totals of the old policy."
         return ""

@@ -119,7 +119,10 @@ class EntropyBonus(Penalty):
 
 @dataclass(frozen=True, kw_only=True)
 class KlCov(Penalty):
-    """KL-Cov (2505.22617 eq. 13): λ |ℓ_t| on the tokens of the step with the highest covariance."""
+    """KL-Cov (2505.22617 eq. 13): λ |ℓ_t| on the tokens of the step with the highest covariance.
+
+    No token is chosen if all covariances are equal, as where all advantages are 0.
+    """
 
     name: Literal["kl_cov"] = "kl_cov"
     coefficient: float = setting(1.0, ge=0, description="λ")
@@ -133,7 +136,7 @@ class KlCov(Penalty):
             return batch.log_probs.new_zeros(batch.log_probs.shape)
         count = max(1, round(self.fraction * covariance.numel()))
         threshold = covariance.topk(count).values[-1]
-        chosen = (token_covariance(batch) >= threshold) & batch.mask
+        chosen = (token_covariance(batch) >= threshold) & batch.mask & (covariance.max() > covariance.min())
         return self.coefficient * chosen * batch.log_ratio.abs()
 
 

@@ -217,13 +217,14 @@ def variants(objective: Method) -> Iterator[tuple[str, Method]]:
 # ---- one batch ------------------------------------------------------------------------------------------------------
 
 
-def _arguments(loss_function: LossFunction) -> dict[str, str] | None:
-    """Parameter → field; None if the function takes all fields (`**fields`). UserError for an unknown parameter."""
+def _arguments(loss_function: LossFunction) -> dict[str, str]:
+    """Parameter → field; `**fields` are all fields without a parameter. UserError for an unknown parameter."""
     fields = {*TokenBatch.__dataclass_fields__} - {"step"}
-    arguments = {}
+    arguments: dict[str, str] = {}
     for parameter in inspect.signature(loss_function).parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
-            return None
+            arguments |= {name: name for name in fields.difference(arguments.values())}
+            continue
         name = ALIASES.get(parameter.name, parameter.name)
         if name in fields:
             arguments[parameter.name] = name
@@ -237,19 +238,17 @@ def _arguments(loss_function: LossFunction) -> dict[str, str] | None:
     return arguments
 
 
-def _known(fields: Fields, chosen: Method, arguments: Mapping[str, str] | None) -> Fields:
+def _known(fields: Fields, chosen: Method, arguments: Mapping[str, str]) -> Fields:
     """The fields that the preset is given."""
-    if arguments is None:
-        return fields
     taken = {*arguments.values()} | {name for name, need in NEEDED.items() if need in chosen.needs}
     taken |= {"rollout_log_probs"} if chosen.anchor != "old" else set()
     return {name: tensor for name, tensor in fields.items() if name not in OPTIONAL or name in taken}
 
 
-def _outcome(function: LossFunction, fields: Fields, arguments: Mapping[str, str] | None, batch: str) -> Outcome:
+def _outcome(function: LossFunction, fields: Fields, arguments: Mapping[str, str], batch: str) -> Outcome:
     leaves = {key: fields[key].detach().clone().requires_grad_() for key in WITH_GRADIENT if key in fields}
     all_fields = fields | leaves
-    kwargs = all_fields if arguments is None else {p: all_fields[n] for p, n in arguments.items() if n in all_fields}
+    kwargs = {p: all_fields[n] for p, n in arguments.items() if n in all_fields}
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.default_generator.manual_seed(0)  # methods that draw tokens draw the same ones
@@ -266,7 +265,8 @@ def _outcome(function: LossFunction, fields: Fields, arguments: Mapping[str, str
 
 
 def _of_method(chosen: Method, fields: Fields) -> Outcome:
-    return _outcome(lambda **all_fields: chosen.loss(TokenBatch(**all_fields)), fields, None, chosen.name)
+    named = {name: name for name in fields}
+    return _outcome(lambda **all_fields: chosen.loss(TokenBatch(**all_fields)), fields, named, chosen.name)
 
 
 def _difference(theirs: Outcome, ours: Outcome, name: str, batch: str, rtol: float, value: bool) -> str | None:

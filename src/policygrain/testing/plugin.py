@@ -51,7 +51,11 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if rows:
         terminalreporter.section("objectives")
     for row in rows:
-        what = f"is {row['objective']}" if not row["problems"] else f"is not {row['objective']}, but {row['equals']}"
+        what = (
+            f"is {row['objective']}"
+            if not row["problems"]
+            else f"is not {row['objective']}, but {row['equals'] or 'no known one'}"
+        )
         terminalreporter.line(f"{row['test']}: {what} (cosine {row['cosine']:.4f}, norm {row['norm']:.4g})")
     if path := config.getoption("--objectives"):
         Path(path).write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")

@@ -328,7 +328,8 @@ def turn_rewards(
             states[row, number] = known.setdefault((row // group, *ids[:start]), len(known))
     of_turn = torch.zeros(len(mask), len(turn))
     for row, of_response in enumerate(values for of_prompt in call_rewards for values in of_prompt):
-        of_turn[row, : len(of_response)] = torch.tensor(of_response)
+        of_calls = torch.tensor(of_response[: int(count[row])])  # a token may hold the ends of two calls
+        of_turn[row, : len(of_calls)] = of_calls
     rest = rewards.view(-1, 1) - of_turn.sum(1, keepdim=True)
     of_turn += torch.where(turn == count - 1, rest, 0.0)
     return TurnRewards(*(x.view(*rewards.shape, -1) for x in (of_turn, (turn < count).to(rewards.dtype), states)))

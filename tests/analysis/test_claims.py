@@ -186,6 +186,8 @@ def test_all_comparisons_with_records_are_in_one_correction() -> None:
     alone = effect_tests(round_difference, "above").holds
     assert decide_claims(claims, measured)[0].findings[0].p.holds == pytest.approx(5 * alone)
     one, more = decide_claims(claims, without_runs)
+    planned = decide_claims(claims, without_runs, planned=5)[0]
+    assert planned.findings[0].p.holds == pytest.approx(5 * alone), "the others are not measured yet"
     assert one.findings[0].p.holds == alone and (more.verdict, more.missing) == (None, "no run of 'a0'")
 
 

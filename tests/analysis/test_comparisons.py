@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from policygrain.analysis.statistics import student
 from policygrain.analysis.wording import claims_text
 from policygrain.errors import UserError
 from policygrain.figures import rows
+from policygrain.figures.catalogue import figure
 from policygrain.results.layout import START
 from policygrain.results.reader import StudyResults
 from policygrain.study.runs import run_matrix
@@ -196,3 +198,21 @@ def test_seeds_that_share_an_initial_model_count_once(tmp_path: Path) -> None:
     gain = measures.accuracy_difference(results, "tepo", START)
     assert (gain.n, gain.unit) == (2, "initial models"), "of four final models over two initial ones"
     assert (measures.accuracy_difference(results, "tepo", "grpo").n, len(results.scores("tepo", "count"))) == (2, 2)
+
+
+def test_seeds_of_an_experiment_share_initial_models_too(tmp_path: Path) -> None:
+    """The study's two seeds have their own; those of the experiment take turns. Marks of a figure are units."""
+    methods = {"headline": {"methods": ["grpo", "tepo"], "seeds": [0, 1, 2, 3]}}
+    results = write(study_of(2, model={"starts": 2}, experiments=methods), tmp_path, effects(tepo=2.0))
+    assert measures.over_units(results, measures.area(results, "tepo")).unit == "initial models"
+    panel, *_ = figure("convergence", results).axes
+    assert max(len(line.get_xdata()) for line in panel.lines if line.get_linestyle() == "None") == 2
+
+
+def test_no_optimizer_step_before_the_level_counts_as_one(tmp_path: Path) -> None:
+    """Every group of GRPO had equal rewards."""
+    results = write(study_of(2), tmp_path, lambda arm, seed: [0.3] * 6)
+    for path in tmp_path.glob("runs/grpo/*/metrics.jsonl"):
+        path.write_text(re.sub(r'"total_updates": \d+', '"total_updates": 0', path.read_text()))
+    assert measures.reached(results, "tepo", "grpo", "steps").tolist() == [1.0, 1.0], "two steps to one"
+    assert measures.reached(results, "grpo", "tepo", "steps").tolist() == [-1.0, -1.0]

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from policygrain.analysis.contrasts import by_regime, contrasts
-from policygrain.analysis.wording import nothing_text, pair_text, regime_text, sentences
+from policygrain.analysis.wording import abstract, nothing_text, pair_text, regime_text, sentences
 from policygrain.cli import main
+from policygrain.errors import NoResults
 from policygrain.figures import TABLES
-from policygrain.figures.catalogue import draw
+from policygrain.figures.catalogue import draw, figure
 from policygrain.figures.tables import findings as table
 from policygrain.report.page import write_report
 from policygrain.results.reader import StudyResults
@@ -119,13 +119,31 @@ def test_a_study_without_comparisons_has_no_contrasts(tmp_path: Path) -> None:
     assert contrasts(results) == [] and "compares no methods" in table(results)[1]
 
 
-def test_missing_records_count_in_the_correction(tmp_path: Path) -> None:
+@pytest.mark.parametrize("removed", ["metrics.jsonl", "summary.json"], ids=["no records", "not ended"])
+def test_missing_records_count_in_the_correction(removed: str, tmp_path: Path) -> None:
+    """A run that has not ended has none. Eight runs of GRPO are in no comparison."""
     study = study_of(8, methods=METHODS, experiments={"map": MAP | {"vary": {}}})
     found = write(study, tmp_path, effects(token=9.0))
     complete = {c.pair.arm.name: c.p for c in contrasts(found) if c.pair.reference.name == "none"}
-    shutil.rmtree(tmp_path / "runs" / "sequence")
-    (left,) = contrasts(StudyResults(found.folder.path))
-    assert left.p == complete["token"]
+    for path in tmp_path.glob(f"runs/sequence/*/{removed}"):
+        path.unlink()
+    rest = StudyResults(found.folder.path)
+    (left,) = contrasts(rest)
+    assert left.p == complete["token"] and "over all 3 comparisons" in table(rest)[1]
+    assert "were trained in 24 runs, 8 seeds each" in abstract(rest, [], [left], [], str)[0]
+
+
+def test_a_pair_of_two_experiments_is_in_both_figures_with_its_accuracy(tmp_path: Path) -> None:
+    """The earlier experiment is not evaluated, and has two arms of the map."""
+    vary = {"ahead": [0, 2], "learning_rate": ["1e-3", "2e-3"]}  # as YAML reads them: text
+    early = {"methods": ["none", "token"], "reference": "none", "evaluate": False}
+    study = study_of(2, methods=METHODS, experiments={"early": early, "map": MAP | {"vary": vary}}, figures=["phase"])
+    found = write(study, tmp_path, effects(token=9.0))
+    assert figure("phase", found).axes and all(c.sampled for c in contrasts(found))
+    for path in tmp_path.glob("runs/token+*/*/summary.json"):
+        path.unlink()
+    with pytest.raises(NoResults, match=r"no seed of token\+\S+ and none\+\S+ has been trained"):
+        figure("phase", StudyResults(tmp_path))
 
 
 def test_the_abstract_begins_with_own_methods(
@@ -141,7 +159,7 @@ def test_the_abstract_begins_with_own_methods(
     assert (
         first.startswith("pairs − DAPO: ")
         and ", +25.0 [" in first
-        and first.endswith("over 4 training seeds: not shown to differ.")
+        and first.endswith("over 4 training seeds: equal areas.")
     )
     assert second.startswith("more − pairs: +0.0 [")
 

@@ -79,6 +79,8 @@ def test_start_models_are_compared_with_the_seeds_that_began_from_them(folder: P
         assert models is not None and models.n == 2
         assert sign * models.mean == pytest.approx(pair.mean)
         assert sorted((sign * models.low, sign * models.high)) == pytest.approx((pair.low, pair.high))
+    own = next(g for g in find([folder]) if g.path.name == "grpo")
+    assert model_comparison.difference(groups["grpo"], own, records.benchmarks) is None, "each seed has its own"
     other = tmp_path / "a-model"  # evaluated by itself, so its name is no seed
     shutil.copytree(folder / "runs" / "grpo" / "seed0", other)
     (alone,) = find([other])

@@ -53,7 +53,7 @@ def test_the_largest_mean_area_over_seeds_and_regimes_wins(tmp_path: Path) -> No
     assert found["chosen"] == {"token": {"low": 0.1, "high": 0.14}, "sequence": {"low": 0.2, "high": 0.28}}
     assert found["seeds"] == [0, 1] and found["extend"] == ["sequence"]
     wide = found["candidates"]["token"][2]
-    assert wide["areas"] == {"ahead 0": {"0": 45.0, "1": 46.0}, "ahead 2": {"0": 30.0, "1": 31.0}}
+    assert wide["areas"] == {"on-policy": {"0": 45.0, "1": 46.0}, "rollouts 2 steps old": {"0": 30.0, "1": 31.0}}
     assert wide["mean"] == pytest.approx(38.0)
 
 
@@ -61,6 +61,17 @@ def test_a_study_without_candidates_is_refused(tmp_path: Path) -> None:
     results = records.write(records.study_of(2), tmp_path, lambda arm, seed: [0.3] * 4)
     with pytest.raises(UserError, match=r"no experiment named 'ranges', see studies/phase-ranges\.yaml"):
         choose_ranges(results)
+
+
+def test_candidates_have_the_same_seeds_and_different_ranges(tmp_path: Path) -> None:
+    found = study_of(tmp_path, {}, token=ALL)
+    same = found.study.methods | {"token_wide": found.study.methods["token_narrow"]}
+    twice = StudyResults(tmp_path, found.study.model_copy(update={"methods": same}))
+    with pytest.raises(UserError, match=r"token_narrow and token_wide have the same ratio and range"):
+        choose_ranges(twice)
+    found.folder.run("token_wide", 1).summary.unlink()
+    with pytest.raises(UserError, match="not all ranges of the token ratio have been trained with the same seeds"):
+        choose_ranges(StudyResults(tmp_path))
 
 
 def test_the_command_prints_all_candidates_and_marks_the_chosen(

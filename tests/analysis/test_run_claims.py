@@ -92,6 +92,8 @@ def test_equal_sides_are_said_to_be_equal(options: Any) -> None:
     paired = options.get("seeds", True)
     values = [0.1, 0.2, 0.4] if paired else [0.5] * 3
     said = decided(values, values, **options).text()
+    higher = decided([value + 0.3 for value in values], values, **options).text()
+    assert "all differences are equal; is it the right metric?" in higher
     assert f"all {'pairs' if paired else 'runs'} are equal" in said
     assert "would be needed" not in said and "would decide" not in said
 
@@ -125,6 +127,10 @@ def test_what_cannot_be_compared_is_refused() -> None:
     with pytest.raises(UserError, match=r"runs end at different steps, 2 \(a0\) to 3. --until 2"):
         decide_runs(a, longer, "reward")
     assert decide_runs(a, longer, "reward", endpoint=Endpoint(until=2)).difference.n == 2
+    steps = 1_234_567 + np.arange(3)
+    late = [run(f"late{i}", [1.0, 2.0, 3.0][: 2 + i], i, steps[: 2 + i]) for i in range(2)]
+    with pytest.raises(UserError, match=r"different steps, 1234568 \(late0\) to 1234569\. --until 1234568 compares"):
+        decide_runs(late, [r._replace(name=f"{r.name}b") for r in late], "reward")
     with pytest.raises(UserError, match="on both sides: a0, a1"):
         decide_runs(a, a, "reward")
     with pytest.raises(UserError, match="--a: two runs have the same seed"):

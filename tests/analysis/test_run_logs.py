@@ -44,7 +44,11 @@ POINTS = list(VALUES.items())
 CHART = ["Step", f"one - {NAME}", f"one - {NAME}__MIN", f"one - {NAME}__MAX", f"two - {NAME}"]
 # Format → what is read, and the files in the folder.
 FORMATS: dict[str, tuple[str, dict[str, str]]] = {
-    "trl": ("", {f"checkpoint-{last}/trainer_state.json": checkpoint(last) for last in (2, 10)}),
+    "trl": (
+        "",
+        {f"checkpoint-{last}/trainer_state.json": checkpoint(last) for last in (2, 10)}
+        | {"checkpoint-best/trainer_state.json": checkpoint(2)},
+    ),
     "verl": ("m.jsonl", {"m.jsonl": json_lines([{"step": k, "data": {NAME: v, "n": 1}} for k, v in POINTS])}),
     "plain": (
         "log.jsonl",
@@ -174,6 +178,9 @@ WRONG: list[tuple[str, str, str]] = [
     ("a.jsonl", "", "empty"),
     ("a.csv", "step,r\n1,2,3\n2,2\n", "line 2: 3 cells under 2 columns"),
     ("a.csv", "step;r\n1;0,5\n", "separated by ';'; expected commas and decimal points"),
+    ("a.csv", "step,r,seed\n1,1,5\n1,2,6\n", r"seed 6 after seed 5 in one run.* needs a column .*: run, run_id, "),
+    ("a.csv", "step,r,seed\n1,1,nan\n", "'nan' is not a seed"),
+    ("a.csv", f"step,r,text\n1,1,{'x' * 132_000}\n", "cannot be read as CSV: field larger"),
     ("a.json", '{"log_history": [{"step": 1', "not JSON .* cut off"),
     ("a.json", "3", "expected `log_history`"),
     ("a.json", '{"step": [1, 2], "r": [1]}', "columns have different lengths"),

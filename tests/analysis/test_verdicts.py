@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from policygrain.analysis import difference, verdicts
+from policygrain.analysis.claims import Finding
+from policygrain.analysis.ledger import Comparison
 from policygrain.analysis.statistics import Difference, ranked, student
 from policygrain.analysis.verdicts import (
     PValues,
@@ -27,6 +29,7 @@ from policygrain.analysis.verdicts import (
     seeds_needed,
     seeds_to_decide,
 )
+from policygrain.analysis.wording import effect_text
 from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.results.reader import StudyResults
@@ -76,6 +79,14 @@ def test_the_sign_test_by_hand() -> None:
     assert (d.mean, d.low, d.high) == (-1.0, -1.0, math.inf), "the median, and the interval from the first to the last"
     assert ranked([1.0, 2.0, 0.0]).above(0.0) == pytest.approx(1 / 4), "equal ones are left out"
     assert ranked([0.0, 0.0]).above(0.0) == ranked([0.0, 0.0]).below(0.0) == 1
+
+
+def test_what_is_not_a_number_decides_nothing() -> None:
+    d = student([math.nan, 1.0, 2.0])
+    assert [effect_tests(d, side, 3.0) for side in ("above", "below")] == [(1.0, 1.0, 1.0)] * 2  # type: ignore[arg-type]
+    finding = Finding(d, PValues(1.0, 1.0, 1.0), "undecided", None)
+    assert seeds_to_decide(0.0, 1.0, 10) == 2
+    assert effect_text(Comparison(statistic="drop", of="a", than="b", claimed="above"), finding) == "–"  # type: ignore[call-arg]
 
 
 def test_a_single_seed_decides_nothing_however_many_problems() -> None:

@@ -19,7 +19,7 @@ from policygrain.analysis.ledger import Claim, Comparison, Published
 from policygrain.analysis.statistics import SEEDS, Difference, over_seeds
 from policygrain.analysis.verdicts import PValues
 from policygrain.cli import main
-from policygrain.errors import UserError
+from policygrain.errors import NoResults, UserError
 from policygrain.figures import cases, catalogue, rows, tables
 from policygrain.figures import intervals as by_position
 from policygrain.figures.catalogue import check_figures, draw, figure
@@ -360,8 +360,18 @@ def test_missing_records_say_what_would_make_them(smoke: Study, drawable: Path, 
         draw("ratio_variance", StudyResults(tmp_path / "empty", smoke), tmp_path / "x")
     for seed in (0, 1):
         StudyFolder(drawable).evaluation(f"tepo/seed{seed}").record.unlink()
-    with pytest.raises(UserError, match="no evaluation of 'tepo'"):
-        draw("benchmarks", StudyResults(drawable), tmp_path / "x")
+    for name in ("benchmarks", "results", "ablation"):
+        with pytest.raises(NoResults, match="no evaluation of 'tepo'"):
+            draw(name, StudyResults(drawable), tmp_path / "x")
+
+
+def test_a_benchmark_whose_problems_were_all_seen_has_no_clean_accuracy(drawable: Path) -> None:
+    for path in drawable.glob("**/evaluation/records.json"):
+        content = json.loads(path.read_text())
+        for record in content["records"]:
+            record["contaminated"] = list(range(record["problems"]))
+        path.write_text(json.dumps(content))
+    assert "without problems of the training set" not in tables.results(StudyResults(drawable))[1]
 
 
 def test_an_unknown_figure_is_one_message(in_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from policygrain.cli import main
-from policygrain.plan.cluster import PROCESSES, Request
+from policygrain.plan.cluster import PROCESSES, Request, launch
 
 STUDY = "base: {root}/studies/smoke.yaml\nname: check\nevaluation: {{engine: transformers}}\n"
 # What sinfo prints for `%P|%a|%l`.
@@ -65,6 +65,7 @@ def test_a_cluster_in_order(check: Check, root: Path) -> None:
         ("default-resources: {mem: a lot}", ["profile.yaml", "a lot"]),
         ("default-resources: {gpu: many}", ["profile.yaml", "many"]),
         ("set-resources: {trian: {mem_mb: 1}}", ["'trian' is not a rule that runs as a job", "mean 'train'?"]),
+        ("default-resources: {gpu: 2, nodes: two}", ["profile.yaml", "two"]),
         ("- a list", ["profile.yaml"]),
         ("a: [", ["profile.yaml"]),
     ],
@@ -146,9 +147,14 @@ def test_without_slurm_a_login_node_is_suggested(
         ({"slurm_extra": "--reservation='my own'"}, ("--reservation=my own",)),
         ({"gpu": "2 if wildcards.arm == 'grpo' else 1"}, ()),
         ({"gpu": 8, "nodes": 2, "tasks": 2}, ("--gpus=4",)),
+        ({"gpu": 8, "nodes": "2-4"}, ("--gpus=4",)),
         ({"gpu": 8, "gpu_model": "a100", "nodes": 2, "mem": "1GB", "runtime": "1h"}, ("--gpus=a100:4", "--mem=1000")),
         ({"gres": "nvme:1", "slurm_account": 7}, ("--account=7", "--gres=nvme:1")),
     ],
 )
 def test_options_of_a_check_on_one_node(resources: dict[str, object], words: tuple[str, ...]) -> None:
     assert sorted(Request("train", resources).words(PROCESSES)) == sorted(words)
+
+
+def test_processes_without_a_number_are_one_per_node() -> None:
+    assert "--nodes=2 --ntasks=2 " in launch({"mpi": "srun", "nodes": 2})

@@ -61,6 +61,10 @@ def test_larger_models_cost_more() -> None:
 def test_the_trainer_of_one_process_has_one_device_per_run() -> None:
     with pytest.raises(UserError, match=r"--per-run: training\.trainer policygrain uses one device per run"):
         estimate(small_study(), "h100", per_run=2)
+    for option, key in (("gpus", "--gpus"), ("per_run", "--per-run")):
+        for count in (0, -1):
+            with pytest.raises(UserError, match=f"{key}: {count} is less than 1"):
+                estimate(small_study(), "h100", **{option: count})
     too_large = small_study(model={"start": "Qwen/Qwen2.5-7B"})
     found = estimate(too_large, "h100", gpus=8)
     assert (found["devices_per_run"], found["fits"]) == (1, False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,9 @@ def test_the_shape_of_a_tiny_model_equals_that_of_the_built_model(tmp_path: Path
     assert expected.parameters == sum(p.numel() for p in built.parameters())
     built.config.save_pretrained(tmp_path)
     assert shape_of(Model(start=str(tmp_path)), {}) == expected
+    config = json.loads((tmp_path / "config.json").read_text()) | {"num_key_value_heads": None}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert shape_of(Model(start=str(tmp_path)), {}) == expected, "as many as query heads"
 
 
 def test_an_unknown_model_is_named() -> None:

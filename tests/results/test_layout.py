@@ -76,6 +76,14 @@ def test_no_two_paths_are_equal() -> None:
     assert folder.evaluation("start/seed3").path == folder.start(3).path / "evaluation"
 
 
+def test_a_copied_file_is_no_step(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    run.token_folder.mkdir()
+    for name in ("step00001.json", "step00001 (copy).json"):
+        (run.token_folder / name).touch()
+    assert run.token_steps() == {1: run.tokens(1)}
+
+
 def test_products_are_all_of_a_run_but_what_is_the_folder_s_own() -> None:
     """What a run of other settings must not find in its folder; `config` is last, as it says whose the others are."""
     run = RunFolder(Path("x"))

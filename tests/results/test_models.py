@@ -23,6 +23,7 @@ def test_runs_evaluations_and_studies_are_found(tmp_path: Path) -> None:
     make_run(tmp_path / "runs" / "grpo" / "seed1", {"count": [[RIGHT, RIGHT]] * 3, "rest": REST})
     make_run(tmp_path / "runs" / "dapo" / "seed0", {"count": COUNT})
     make_run(tmp_path / "start" / "seed0", {"count": COUNT})
+    make_run(tmp_path / "runs" / "dapo" / "seed0-old", {"count": COUNT})  # a copy, which is no seed
     for path in (grpo, grpo / "evaluation", grpo / "evaluation" / "records.json"):
         (group,) = find([path])
         assert (group.name, group.path, [m.seed for m in group.models]) == ("grpo/seed0", grpo, ["0"])
@@ -71,6 +72,8 @@ def test_benchmarks_are_selected_in_records_and_protocols(tmp_path: Path) -> Non
     select_benchmarks(iter(groups), ["rest"])
     assert benchmarks_of(groups) == ["rest"]
     assert all(list(m.protocol["benchmarks"]) == ["rest"] for g in groups for m in g.models)
+    (only,) = select_benchmarks(find([tmp_path / "a", make_run(tmp_path / "c", {"count": COUNT})]), ["rest"])
+    assert only.path.name == "a", "c has no record of it"
     with pytest.raises(UserError, match=r"--benchmark: no record of 'count' here\. There are: rest"):
         select_benchmarks(groups, ["count"])
 

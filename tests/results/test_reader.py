@@ -62,6 +62,10 @@ def test_runs_of_other_settings_are_refused_by_the_keys_that_differ(results: Stu
     method = with_changes(results, methods={"tepo": {"clip": {"low": 0.1}}})
     with pytest.raises(UserError, match=r"runs/tepo/seed0: .*\(method differ\)"):
         _ = method.summaries
+    for section in ("estimators", "rounds"):
+        changed = with_changes(results, **{section: {"prompts_per_update": 7}})
+        with pytest.raises(UserError, match=rf"{section} with other settings .*\({section}\.prompts_per_update differ"):
+            getattr(changed, section)
 
 
 def test_runs_with_custom_functions_are_read_where_these_are_missing(results: StudyResults) -> None:
@@ -84,11 +88,12 @@ def test_only_the_study_s_own_runs_are_read(results: StudyResults) -> None:
 def test_a_run_that_has_not_ended_is_read_as_far_as_it_is(results: StudyResults) -> None:
     run = results.folder.run("tepo", 1)
     run.summary.unlink()
-    run.metrics.write_text("".join(run.metrics.read_text().splitlines(keepends=True)[:2]))
+    run.metrics.write_text("".join(run.metrics.read_text().splitlines(keepends=True)[:2]) + '{"step": 2, "va')
     found = StudyResults(results.folder.path)
     rows = found.steps.query("arm == 'tepo' and seed == 1")
     assert rows["step"].tolist() == [0, 1] and rows["total_seconds"].tolist() == [2.0, 4.0]
     assert Run("tepo", 1) in found.trained and Run("tepo", 1) not in found.summaries
+    assert found.steps_of_arms["tepo"]["seed"].unique().tolist() == [0], "analyses are of runs that have ended"
     run.metrics.write_text(run.metrics.read_text().splitlines(keepends=True)[1])
     with pytest.raises(UserError, match=r"metrics\.jsonl, line 1: expected step 0, found 1"):
         _ = StudyResults(results.folder.path).steps

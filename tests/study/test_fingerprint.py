@@ -221,6 +221,15 @@ def test_another_content_of_the_file_of_a_custom_function_changes_the_arms_that_
     assert code_digests(study) == {} == code_digests(reference())
 
 
+def test_a_process_whose_runs_are_not_evaluated_does_not_depend_on_the_protocol() -> None:
+    changed = {}
+    for arm in ("mine", "grpo+updates_per_batch=8"):
+        studies = (with_values(**{"evaluation.after_training": True, "evaluation.seed": seed}) for seed in (7, 8))
+        one, other = (Fingerprints(study, SOURCES).process([Run(arm, 3)]) for study in studies)
+        changed[arm] = one != other
+    assert changed == {"mine": True, "grpo+updates_per_batch=8": False}
+
+
 def test_runs_from_one_start_model_depend_on_its_seed() -> None:
     """With one initial model it is that of the smallest seed; with two, seeds take turns."""
     shared = {"model.starts": 1}

@@ -119,11 +119,13 @@ def test_an_overlay_has_a_name_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", ["1e-3", "1E-3", "1e-03"])
 def test_a_number_as_yaml_reads_text_is_accepted(number: str, tmp_path: Path) -> None:
     """YAML 1.1 requires a point before the exponent and a sign after it. Text stays text."""
-    path = write_study(tmp_path / "study.yaml", small())
+    varied = {"headline": {"methods": ["grpo"], "vary": {"learning_rate": [number, "2e-3"]}}}
+    path = write_study(tmp_path / "study.yaml", small(experiments=varied))
     path.write_text(
         path.read_text() + f"title: {number}\ntraining: {{learning_rate: {number}, betas: [{number}, 0.9]}}\n"
     )
     study = load_study(path)
+    assert list(run_matrix(study).arms) == ["grpo", "grpo+learning_rate=0.002"]
     assert (study.title, study.training.learning_rate, study.training.betas) == (number, 0.001, (0.001, 0.9))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import UserError
-from .ledger import Claim, Comparison, NotFlat, compare, load_claims
+from .ledger import Claim, Comparison, NotFlat, compare, comparisons_planned, load_claims
 from .statistics import LEVEL, Difference
 from .verdicts import PValues, Verdict, combine, corrected, decide, distance_to_decide, effect_tests, seeds_needed
 
@@ -53,14 +53,17 @@ class ClaimResult(NamedTuple):
 def decide_study(results: StudyResults) -> list[ClaimResult]:
     """Decide the claims of the package from a study's records."""
     where = f"{results.folder.path}: "  # all claims are about one study, whose folder is a temporary one in `thaw`
-    decided = decide_claims(load_claims(), lambda c: compare(results, c))
+    decided = decide_claims(load_claims(), lambda c: compare(results, c), comparisons_planned(results.study))
     return [claim._replace(missing=claim.missing.removeprefix(where)) for claim in decided]
 
 
-def decide_claims(claims: dict[str, Claim], compare: Callable[[Comparison], Difference]) -> list[ClaimResult]:
+def decide_claims(
+    claims: dict[str, Claim], compare: Callable[[Comparison], Difference], planned: int = 0
+) -> list[ClaimResult]:
     """Decide every claim, with all comparisons corrected together.
 
     A claim has no verdict if ``compare`` raises UserError for one of its comparisons, and is undecided after NotFlat.
+    ``planned``: number of comparisons; those without a difference count in the correction as p-values of 1.
     """
     differences: dict[str, list[Difference]] = {}
     missing: dict[str, str] = {}
@@ -73,7 +76,7 @@ def decide_claims(claims: dict[str, Claim], compare: Callable[[Comparison], Diff
             if isinstance(error, NotFlat):
                 not_decidable[name] = "undecided"
     comparisons = [c for name in differences for c in claims[name].comparisons]
-    findings = iter(_findings(comparisons, [d for measured in differences.values() for d in measured]))
+    findings = iter(_findings(comparisons, [d for measured in differences.values() for d in measured], planned))
     results = []
     for name, claim in claims.items():
         of_claim = [next(findings) for _ in differences.get(name, [])]
@@ -82,12 +85,14 @@ def decide_claims(claims: dict[str, Claim], compare: Callable[[Comparison], Diff
     return results
 
 
-def _findings(comparisons: Sequence[Comparison], differences: Sequence[Difference]) -> list[Finding]:
+def _findings(comparisons: Sequence[Comparison], differences: Sequence[Difference], planned: int) -> list[Finding]:
     pairs = list(zip(comparisons, differences, strict=True))
+    tests = [effect_tests(d, c.claimed, c.size) for c, d in pairs]
+    tests += [PValues(1.0, 1.0, 1.0)] * (planned - len(pairs))
     findings = []
-    for (c, d), p in zip(pairs, corrected([effect_tests(d, c.claimed, c.size) for c, d in pairs]), strict=True):
+    for (c, d), p in zip(pairs, corrected(tests), strict=False):
         verdict = decide(p)
         distance = distance_to_decide(d.mean, c.claimed, c.size)
-        needed = seeds_needed(d, distance, len(pairs)) if verdict == "undecided" else None
+        needed = seeds_needed(d, distance, len(tests)) if verdict == "undecided" else None
         findings.append(Finding(d, p, verdict, needed))
     return findings

@@ -15,13 +15,17 @@ from ..results.reader import StudyResults
 from ..study.runs import Arm, arms_of
 from ..text import columns
 from . import measures
+from .wording import regime_text
 
 EXPERIMENT = "ranges"
 Range = tuple[float, float]  # low, high
 
 
 def candidates(results: StudyResults) -> dict[str, dict[Range, list[Arm]]]:
-    """Ratio → range, narrowest first → its arms, one per regime. UserError without such an experiment."""
+    """Ratio → range, narrowest first → its arms, one per regime.
+
+    UserError without such an experiment, or if two methods have the same ratio and range.
+    """
     experiment = results.study.experiments.get(EXPERIMENT)
     if experiment is None:
         raise UserError(
@@ -32,7 +36,13 @@ def candidates(results: StudyResults) -> dict[str, dict[Range, list[Arm]]]:
         method = arm.method(results.study)
         clip = method.clip.settings
         if "low" in clip and "high" in clip:
-            by_ratio.setdefault(method.ratio.label, {}).setdefault((clip["low"], clip["high"]), []).append(arm)
+            arms = by_ratio.setdefault(method.ratio.label, {}).setdefault((clip["low"], clip["high"]), [])
+            arms.append(arm)
+            if arms[0].method_name != arm.method_name:
+                raise UserError(
+                    f"experiments.{EXPERIMENT}: {arms[0].method_name} and {arm.method_name} have the same ratio and "
+                    "range; leave one out."
+                )
     if not by_ratio:
         raise UserError(f"experiments.{EXPERIMENT}: none of its methods has a clip range.")
     return {ratio: dict(sorted(ranges.items())) for ratio, ranges in by_ratio.items()}
@@ -43,6 +53,11 @@ def choose_ranges(results: StudyResults) -> dict[str, Any]:
     chosen, tried, extend = {}, {}, []
     for ratio, ranges in candidates(results).items():
         areas = {ends: _areas(results, arms) for ends, arms in ranges.items()}
+        if len({tuple((regime, *seeds) for regime, seeds in by.items()) for by in areas.values()}) > 1:
+            raise UserError(
+                f"{results.folder.path}: not all ranges of the {ratio} ratio have been trained with the same seeds. "
+                "Run `snakemake all`."
+            )
         means = {
             ends: float(np.mean([v for seeds in by.values() for v in seeds.values()])) for ends, by in areas.items()
         }
@@ -60,7 +75,7 @@ def _areas(results: StudyResults, arms: list[Arm]) -> dict[str, dict[str, float]
     by_regime = {}
     for arm in arms:
         training, keys = arm.training(results.study), results.study.experiments[EXPERIMENT].vary
-        regime = ", ".join(f"{key.replace('_', ' ')} {getattr(training, key):g}" for key in keys)
+        regime = regime_text(tuple((key, getattr(training, key)) for key in keys))
         by_regime[regime] = {str(seed): round(float(v), 3) for seed, v in measures.area(results, arm.name).items()}
     return by_regime
 

@@ -72,9 +72,7 @@ def contrasts(results: StudyResults) -> list[Contrast]:
     small = dict(zip(tested, holm([_beyond(pair, areas[pair]) for pair in tested] + missing), strict=False))
     compared = []
     for pair, area in areas.items():
-        evaluated = results.study.experiments[pair.experiment].evaluate
-        sampled = _accuracy(results, pair, "per_problem") if evaluated else None
-        greedy = _accuracy(results, pair, "greedy") if evaluated else None
+        sampled, greedy = (_accuracy(results, pair, column) for column in ("per_problem", "greedy"))
         compared.append(Contrast(pair, area, sampled, greedy, p.get(pair, 1.0), small.get(pair, 1.0)))
     return compared
 

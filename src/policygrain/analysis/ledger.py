@@ -205,11 +205,15 @@ def plan_notes(study: Study) -> list[str]:
     return [f"claims: {len(without)} of {len(claims)} will have no verdict; they need {needs}."] if without else []
 
 
+def comparisons_planned(study: Study) -> int:
+    """Number of comparisons of the papers' claims that the study plans; p-values are corrected over them."""
+    matrix = run_matrix(study)
+    return sum(len(claim.comparisons) for claim in load_claims().values() if not _missing(study, matrix, claim))
+
+
 def comparisons_asked(study: Study) -> int:
     """Number of comparisons that p-values are corrected over, in the largest ledger that the study plans."""
-    matrix = run_matrix(study)
-    planned = [claim for claim in load_claims().values() if not _missing(study, matrix, claim)]
-    return max(sum(len(claim.comparisons) for claim in planned), len(pairs(study)))
+    return max(comparisons_planned(study), len(pairs(study)))
 
 
 def _missing(study: Study, matrix: RunMatrix, claim: Claim, least: int = 0) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from ..errors import UserError
+from ..errors import NoResults, UserError
 from ..results import start
 from ..results.layout import START
 from ..results.reader import StudyResults
@@ -31,10 +31,10 @@ def by_unit(results: StudyResults, by_seed: pd.Series) -> Array:
 
 
 def over_units(results: StudyResults, by_seed: pd.Series) -> Difference:
-    """The mean of a number per seed, over the units of replication; UserError if there is none."""
+    """The mean of a number per seed, over the units of replication; NoResults if there is none."""
     values = by_unit(results, by_seed)
     if not len(values):
-        raise UserError("no seed has been trained for this: run `snakemake all`.")
+        raise NoResults("no seed has been trained for this: run `snakemake all`.")
     return student(values, unit_of(results.study))
 
 
@@ -42,7 +42,7 @@ def accuracy(results: StudyResults, arm: str) -> pd.Series:
     """Accuracy of the final model in percent, mean over benchmarks, by seed."""
     rows = results.evaluations[results.evaluations["arm"] == arm]
     if rows.empty:
-        raise UserError(f"no evaluation of {arm!r}: name it in an evaluated experiment, then `snakemake all`.")
+        raise NoResults(f"no evaluation of {arm!r}: name it in an evaluated experiment, then `snakemake all`.")
     return 100 * rows.groupby("seed")["accuracy"].mean()
 
 
@@ -62,13 +62,13 @@ def paired_scores(
 
     The seeds are those for which both arms were evaluated on all their common benchmarks. An initial model has the same
     scores for every seed that begins from it. ``benchmarks``: only these; ``column``: `per_problem` or `greedy`.
-    UserError if there is no such seed.
+    NoResults if there is no such seed.
     """
     table, scores = results.evaluations, []
     for name in (arm, than):
         rows = table[table["arm"] == name]
         if rows.empty:
-            raise UserError(
+            raise NoResults(
                 f"no evaluation of {name!r}: name it in an experiment that is evaluated, then `snakemake all`."
             )
         scores.append(rows.pivot(index="seed", columns="benchmark", values=column))
@@ -81,7 +81,7 @@ def paired_scores(
     complete = [of_arm[names].dropna() for of_arm in scores]
     seeds = sorted(complete[0].index.intersection(complete[1].index))
     if not seeds:
-        raise UserError(f"no seed on which both {arm!r} and {than!r} were evaluated: run `snakemake all`.")
+        raise NoResults(f"no seed on which both {arm!r} and {than!r} were evaluated: run `snakemake all`.")
     names = [b for b in names if benchmarks is None or b in benchmarks]
     one, two = ([np.array(of_arm.loc[seeds, b].tolist(), dtype=float) for b in names] for of_arm in complete)
     return one, two, [int(seed) for seed in seeds]
@@ -99,10 +99,10 @@ def late_clip_fraction(results: StudyResults, arm: str) -> pd.Series:
 
 
 def runs_of(results: StudyResults, arm: str) -> pd.DataFrame:
-    """The steps of an arm. UserError if it was not trained."""
+    """The steps of an arm's runs that have ended. NoResults if there is none."""
     rows = results.steps_of_arms.get(arm)
     if rows is None:
-        raise UserError(f"no run of {arm!r}: name it in an experiment, then `snakemake all`.")
+        raise NoResults(f"no run of {arm!r} has ended: name it in an experiment, then `snakemake all`.")
     return rows
 
 
@@ -110,7 +110,8 @@ def reached(results: StudyResults, arm: str, than: str, by: str) -> pd.Series:
     """The cost of ``arm`` to reach the final accuracy of ``than``, relative to the cost of ``than``: log2, by seed.
 
     ``by``: `steps`, `tokens` or `seconds`. Accuracy is on validation problems; the final accuracy is the mean over the
-    last quarter of training. Infinite for a seed whose ``arm`` never reaches it.
+    last quarter of training. Infinite for a seed whose ``arm`` never reaches it. A cost of 0, before the first
+    optimizer step, counts as 1. NoResults if no seed has both arms.
     """
     column = {"steps": "total_updates", "tokens": "total_tokens", "seconds": "total_seconds"}[by]
     costs, others = (_costs(results, name, column) for name in (arm, than))
@@ -118,9 +119,12 @@ def reached(results: StudyResults, arm: str, than: str, by: str) -> pd.Series:
     for seed in sorted(set(costs) & set(others)):
         level = _last_quarter(others[seed])["accuracy"].mean()
         cost, other = (
-            float(curve[column][curve["accuracy"] >= level - 1e-12].min()) for curve in (costs[seed], others[seed])
+            float(curve[column][curve["accuracy"] >= level - 1e-12].min()) or 1.0
+            for curve in (costs[seed], others[seed])
         )
         ratios[seed] = math.inf if math.isnan(cost) else math.log2(cost / other)
+    if not ratios:
+        raise NoResults(f"no seed of both {arm!r} and {than!r}: run `snakemake all`.")
     return pd.Series(ratios, dtype=float)
 
 

@@ -10,6 +10,8 @@ from ..errors import UserError
 from ..grading.grader import Outcome
 from ..results.evaluated_models import ModelGroup, benchmarks_of
 from ..results.schema import BenchmarkRecord
+from ..results.start import share_starts
+from ..study.fingerprint import start_seed
 from . import statistics
 from .measures import unit_of
 from .statistics import Difference, Estimate
@@ -87,6 +89,8 @@ def difference(group: ModelGroup, first: ModelGroup, benchmarks: Sequence[str]) 
     if group is first or pairs[0] is None or any(p != pairs[0] for p in pairs):
         return None
     group_seeds, first_seeds = pairs[0]
+    if _shared_starts(group, group_seeds) != _shared_starts(first, first_seeds):
+        return None
     scores = ([group.scores(b, group_seeds) for b in benchmarks], [first.scores(b, first_seeds) for b in benchmarks])
     return statistics.difference(*scores, unit_of(group.study))
 
@@ -102,6 +106,13 @@ def _pairs(a: ModelGroup, b: ModelGroup, benchmark: str) -> tuple[list[str], lis
     pairs = [(a.paired_with(seed), b.paired_with(seed)) for seed in runs]
     pairs = [(one, other) for one, other in pairs if one in of_a and other in of_b]
     return ([one for one, _ in pairs], [other for _, other in pairs]) if pairs else None
+
+
+def _shared_starts(group: ModelGroup, seeds: Sequence[str]) -> list[int] | None:
+    """The initial model of each seed, over which scores are averaged; None if seeds share none."""
+    if group.study is None or not share_starts(group.study):
+        return None
+    return [start_seed(group.study, int(seed)) for seed in seeds]
 
 
 def _same_problems(records: Sequence[BenchmarkRecord], groups: Sequence[ModelGroup], benchmark: str) -> bool:

@@ -46,8 +46,9 @@ class Endpoint(NamedTuple):
         if not np.isfinite(values).all():
             step, value = next((s, v) for s, v in zip(steps, values, strict=True) if not math.isfinite(v))
             raise UserError(
-                f"{run.name}: {value} at step {step:g}, so the run has no endpoint. Leaving such runs out favours the "
-                f"side that has them: compare all runs earlier (--until {step - 1:g}), or another metric."
+                f"{run.name}: {value} at step {step_text(step)}, so the run has no endpoint. Leaving such runs out "
+                "favours the side that has them: compare all runs earlier "
+                f"(--until {step_text(step - 1)}), or another metric."
             )
         mean = np.trapezoid(values, steps) / (steps[-1] - steps[0]) if self.area else values.mean()
         return float(mean), float(steps[0]), float(steps[-1])
@@ -55,11 +56,16 @@ class Endpoint(NamedTuple):
     def text(self, first: float, last: float) -> str:
         """The endpoint in words, with the first and last step that it includes."""
         if self.area:
-            return f"mean of the curve from step {first:g} to {last:g} (its area over its width)"
+            return f"mean of the curve from step {step_text(first)} to {step_text(last)} (its area over its width)"
         if self.last == 1 and first == last == 0:  # such as a table with a row for each run
             return "the value"
         values = "the last value" if self.last == 1 else f"mean of the last {self.last} values"
-        return f"{values}, at step {last:g}" if self.last == 1 else f"{values}, to step {last:g}"
+        return f"{values}, {'at' if self.last == 1 else 'to'} step {step_text(last)}"
+
+
+def step_text(step: float) -> str:
+    """A step with all its digits, so that it can be given to `--until`."""
+    return str(float(step)).removesuffix(".0")
 
 
 @dataclass(frozen=True)
@@ -109,8 +115,9 @@ class RunClaim:
             lines += [f"  a − b: {d.mean:+.4g}, {self.pairing}: too few for an interval"]
         else:
             lines += [f"  a − b: {d.mean:+.4g} [{d.low:+.4g}, {d.high:+.4g}], {interval}, {self.pairing}"]
-        if not (d.mean or d.spread):
-            lines.append(f"  all {'pairs' if d.values else 'runs'} are equal; is it the right metric?")
+        if d.spread <= 1e-12 * abs(d.mean):  # rounding
+            equal = f"{'pairs' if d.values else 'runs'} are equal" if not d.mean else "differences are equal"
+            lines.append(f"  all {equal}; is it the right metric?")
         elif self.more_seeds is None:
             lines.append(f"  over {MOST_SEEDS:,} runs on each side would be needed")
         elif self.more_seeds:
@@ -148,10 +155,10 @@ def decide_runs(
         steps = [ends[place] for ends in all_endpoints]
         if min(steps) != max(steps):
             shortest = min(zip(steps, [*a, *b], strict=True), key=lambda pair: pair[0])
-            advice = f" --until {shortest[0]:g} compares all of them there." if which == "end" else ""
+            advice = f" --until {step_text(shortest[0])} compares all of them there." if which == "end" else ""
             raise UserError(
-                f"{metric}: runs {which} at different steps, {min(steps):g} ({shortest[1].name}) to {max(steps):g}."
-                + advice
+                f"{metric}: runs {which} at different steps, {step_text(min(steps))} ({shortest[1].name}) to "
+                f"{step_text(max(steps))}.{advice}"
             )
     values = {side: [value for value, _, _ in ends] for side, ends in endpoints.items()}
     order, pairing = _pairs(a, b, pair)
@@ -165,7 +172,9 @@ def decide_runs(
     notes = [note for run in (*a, *b) for note in run.notes]
     firsts = {ends[1] for ends in all_endpoints}
     if len(firsts) > 1:
-        notes.append(f"the values begin at step {min(firsts):g} in some runs and {max(firsts):g} in others")
+        notes.append(
+            f"the values begin at step {step_text(min(firsts))} in some runs and {step_text(max(firsts))} in others"
+        )
     if not sequential:
         notes.append("valid for a number of runs that was planned; if you add runs until it decides, use --sequential")
     return RunClaim(

@@ -90,7 +90,13 @@ def _read(path: Path, names: str, metric: str, step: str | None) -> list[Run]:
             continue
         one = series.setdefault(row.run, _Series())
         if row.seed is not None:
-            one.seed = _seed(row.seed, row.where)
+            seed = _seed(row.seed, row.where)
+            if one.seed not in (None, seed):
+                raise UserError(
+                    f"{row.where}: seed {seed} after seed {one.seed} in one run. A log of several runs needs a column "
+                    f"that names the run of each row: {', '.join(RUNS)}."
+                )
+            one.seed = seed
         if len(known) < MOST_NAMES:
             known.update((name, None) for name, value in row.values.items() if not isinstance(value, dict | list))
         if (value := _number(row.values.get(metric), f"{row.where}: {metric}")) is None:
@@ -134,7 +140,7 @@ def _number(value: Any, where: str) -> float | None:
 
 def _seed(value: Any, where: str) -> int:
     number = _number(value, f"{where}: seed")
-    if number is None or number != int(number):
+    if number is None or not number.is_integer():
         raise UserError(f"{where}: {value!r} is not a seed.")
     return int(number)
 
@@ -186,6 +192,8 @@ def rows(path: Path, metric: str, step: str | None, ends: list[str]) -> Iterator
                     yield Row(where, run, values.get("seed"), at, values)
         except OSError as error:
             raise UserError(f"{path}: cannot be read: {error.strerror}.") from error
+        except csv.Error as error:
+            raise UserError(f"{path}: cannot be read as CSV: {error}.") from error
         except UnicodeDecodeError as error:
             raise UserError(f"{path}: is not a text file. A log is one of: {FORMATS}.") from error
 
@@ -194,7 +202,7 @@ def _inside(folder: Path) -> Path:
     """The log in a run's folder: TRL's newest, an MLflow folder itself, or the only .jsonl or .csv file."""
     checkpoints = [*folder.glob("checkpoint-*/trainer_state.json"), *folder.glob("trainer_state.json")]
     if checkpoints:
-        return max(checkpoints, key=lambda file: int("0" + file.parent.name.partition("checkpoint-")[2]))
+        return max(checkpoints, key=_checkpoint_step)
     if (folder / "metrics").is_dir() and (folder / "meta.yaml").exists():
         return folder
     files = sorted(file for kind in ("jsonl", "csv") for file in folder.glob(f"*.{kind}"))
@@ -203,6 +211,12 @@ def _inside(folder: Path) -> Path:
     names = ", ".join(file.name for file in files)
     found = f"has several logs ({names}); give the path of one" if files else "has no log"
     raise UserError(f"{folder}: {found}. A log is one of: {FORMATS}.")
+
+
+def _checkpoint_step(file: Path) -> int:
+    """The step of a checkpoint's file; 0 for others, such as `checkpoint-best`."""
+    step = file.parent.name.removeprefix("checkpoint-")
+    return int(step) if step.isdecimal() else 0
 
 
 def _csv(path: Path, ends: list[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:

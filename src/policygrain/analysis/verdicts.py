@@ -53,8 +53,8 @@ def effect_tests(difference: Difference, claimed: Side, size: float | None = Non
     if claimed == "apart":
         return PValues(min(larger, lower), 1.0, 1.0)
     if claimed == "above":
-        return PValues(larger, lower, 1.0 if size is None else difference.below(size))
-    return PValues(lower, larger, 1.0 if size is None else difference.above(-size))
+        return PValues(larger, lower, 1.0 if size is None else min(1.0, difference.below(size)))  # 1 for NaN
+    return PValues(lower, larger, 1.0 if size is None else min(1.0, difference.above(-size)))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -125,6 +125,8 @@ def seeds_to_decide(sd: float, effect: float, comparisons: int) -> int | None:
 
     ``sd`` and ``effect`` in points; at the first step of Holm's correction over ``comparisons``. None: over 1,000.
     """
+    if not sd:
+        return 2
     n = np.arange(2, MOST_SEEDS + 1, dtype=float)
     critical = stdtrit(n - 1, 1 - LEVEL / 2 / comparisons)
     return _first(n, 1 - nctdtr(n - 1, np.sqrt(n) * effect / sd, critical) >= POWER)

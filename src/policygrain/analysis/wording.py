@@ -50,6 +50,8 @@ def comparison_text(c: Comparison, label: Label = str) -> str:
 def effect_text(c: Comparison, finding: Finding) -> str:
     """Effect and interval; where undecided, the approximate number of seeds or initial models that would decide."""
     d = finding.difference
+    if math.isnan(d.mean):
+        return "–"
     values = (d.mean, d.low, d.high)
     if c.unit == LOG_RATIO:
         effect, low, high = (f"{2**v:.2f}" if v < 64 else "∞" for v in values)
@@ -91,7 +93,7 @@ def finding_text(c: Comparison, finding: Finding) -> str:
 
 
 def counts_text(decided: Sequence[ClaimResult]) -> str:
-    """Number of claims per verdict: `Of 10 claims: 2 supported, 8 undecided.`"""
+    """Number of claims per verdict: `Of 10 claims: 2 holds, 8 undecided.`"""
     counts = Counter(result.outcome for result in decided)
     return f"Of {len(decided)} claims: {', '.join(f'{n} {verdict}' for verdict, n in counts.most_common())}."
 
@@ -202,12 +204,12 @@ def abstract(
 
 
 def _done(results: StudyResults, label: Label) -> str:
-    study, matrix = results.study, results.matrix
+    study, ended = results.study, Counter(run.arm for run in results.summaries)
     methods = list(dict.fromkeys(label(arm.split("+")[0]) for arm in results.arms("headline")))
-    seeds = sorted({len(runs) for runs in matrix.by_arm().values()})
+    seeds = sorted({*ended.values()} or {0})
     many = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
     return (
-        f"{_listed(methods)} and variants of them were trained in {len(matrix.runs)} runs, {many} seeds each; runs of "
+        f"{_listed(methods)} and variants of them were trained in {ended.total()} runs, {many} seeds each; runs of "
         f"one seed share their initial model, prompts and sampling seeds ({study.title or study.name})."
     )
 
@@ -332,7 +334,9 @@ def _own_sentence(study: Study, c: Contrast, label: Label) -> str:
         if d is not None
     ]
     over = (
-        f"over {n} {unit}: {c.outcome if c.decided else OPEN}" if n > 1 else f"one {unit[:-1]}, so there is no interval"
+        f"over {n} {unit}: {'equal areas' if c.identical else c.outcome if c.decided else OPEN}"
+        if n > 1
+        else f"one {unit[:-1]}, so there is no interval"
     )
     return f"{pair_text(study, c.pair, label)}: {', '.join(shown)}, {over}."
 

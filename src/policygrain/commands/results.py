@@ -28,8 +28,7 @@ def show(arguments: Namespace) -> None:
     from ..analysis import model_comparison as analysis
     from ..results.evaluated_models import check_same_protocol, find, select_benchmarks
 
-    groups = find(arguments.paths)
-    select_benchmarks(groups, arguments.benchmark)
+    groups = select_benchmarks(find(arguments.paths), arguments.benchmark)
     differing = check_same_protocol(groups, arguments.anyway)
     baseline = analysis.baseline(groups, arguments.against)
     if arguments.page:

@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from ..analysis import accuracy
 from ..analysis.statistics import over_seeds
-from ..errors import UserError
+from ..errors import NoResults
 from ..evaluate.scores import pass_at_k as unbiased
 from ..evaluate.scores import powers_of_two
 from ..results.layout import START
@@ -54,10 +54,10 @@ class ByStep:
     ylabel: str = ""  # of panels with one axis, which begins with 0
 
     def __call__(self, results: StudyResults) -> Figure:
-        """Draw it. UserError if none of its arms was trained."""
+        """Draw it. NoResults if none of its arms was trained."""
         arms = self.arms(results.study)
         if not results.steps["arm"].isin(arms).any():
-            raise UserError(f"{results.folder.path}: none of {', '.join(arms)} was trained. Run `snakemake all`.")
+            raise NoResults(f"{results.folder.path}: none of {', '.join(arms)} was trained. Run `snakemake all`.")
         figure = Figure(figsize=self.size)
         grid = figure.subplots(self.rows, len(self.panels) // self.rows, sharey=bool(self.ylabel), squeeze=False).flat
         for axes, panel in zip(grid, self.panels, strict=True):

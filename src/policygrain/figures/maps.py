@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from statistics import mode
 from typing import NamedTuple
@@ -13,8 +14,10 @@ from matplotlib.figure import Figure
 from ..analysis import measures
 from ..analysis.contrasts import contrasts
 from ..analysis.statistics import LEVEL, Interval
+from ..errors import NoResults
 from ..results.measurements import MapCell, MapRecord
-from ..results.reader import StudyResults
+from ..results.reader import ALL, StudyResults
+from ..study.runs import arms_of
 from . import catalogue
 from .labels import labels
 from .style import FULL_PAGE
@@ -96,12 +99,17 @@ def phase(results: StudyResults) -> Figure:
     experiment = study.experiments[name]
     reference = str(experiment.reference)
     (x_key, columns), (y_key, rows) = experiment.vary.items()
-    cells = {}
-    for c in contrasts(results):
-        if c.pair.experiment == name and c.pair.reference.method_name == reference != c.pair.arm.method_name:
-            training = c.pair.arm.training(study)
-            cells[c.pair.arm.method_name, getattr(training, x_key), getattr(training, y_key)] = c
+    by_arms = {(c.pair.arm.name, c.pair.reference.name): c for c in contrasts(results)}
+    places = itertools.product(experiment.methods, columns, rows)
+    names = {place: arm.name for place, arm in zip(places, arms_of(experiment, study), strict=True)}
     methods = [m for m in experiment.methods if m != reference]
+    try:
+        cells = {
+            (m, x, y): by_arms[name, names[reference, x, y]] for (m, x, y), name in names.items() if m != reference
+        }
+    except KeyError as error:
+        arms = " and ".join(error.args[0])
+        raise NoResults(f"{results.folder.path}: no seed of {arms} has been trained. {ALL}") from error
     across = min(4, len(methods) + 1)
     down = -(-(len(methods) + 1) // across)
     then = " " if down > 1 else "\n"  # a colour bar beside a single row is shorter than its text
@@ -115,8 +123,7 @@ def phase(results: StudyResults) -> Figure:
         shrink=0.8,
         unit=f"area under the curve{then}minus {label(reference)} (points)",
     )
-    arms = [[cells[methods[0], x, y].pair.reference.name for x in columns] for y in rows]
-    percent = [[float(measures.area(results, arm).mean()) for arm in row] for row in arms]
+    percent = [[float(measures.area(results, names[reference, x, y]).mean()) for x in columns] for y in rows]
     differences = {}
     for m in methods:
         table = [[cells[m, x, y] for x in columns] for y in rows]

@@ -17,7 +17,8 @@ from ..analysis.contrasts import Contrast, by_regime, contrasts
 from ..analysis.ledger import Comparison
 from ..analysis.statistics import Interval, over_seeds, ranked
 from ..analysis.wording import regime_text
-from ..results.reader import StudyResults
+from ..errors import NoResults
+from ..results.reader import ALL, StudyResults
 from ..study.runs import Arm
 from . import catalogue
 from .labels import labels, updates_text
@@ -107,12 +108,14 @@ COST_TICKS = {2.0**k: f"{2**k}" if k >= 0 else {-1: "½", -2: "¼", -3: "⅛"}[k
 
 
 def convergence(results: StudyResults) -> Figure:
-    """A panel per cost: ratio to GRPO by seed, median with 95% interval over seeds; dashed line: half.
+    """A panel per cost: ratio to GRPO by seed or initial model, median with 95% interval; dashed line: half.
 
     A run that never reaches the accuracy has an infinite ratio.
     """
     arms = catalogue.beside_grpo(results.study)
-    ratios = {by: [measures.reached(results, arm, "grpo", by).to_numpy() for arm in arms] for by in COSTS}
+    ratios = {
+        by: [measures.by_unit(results, measures.reached(results, arm, "grpo", by)) for arm in arms] for by in COSTS
+    }
     # As wide as the seeds lie, so that a single wide interval does not hide the others.
     every = np.concatenate([v for values in ratios.values() for v in values])
     low, high = (
@@ -156,6 +159,8 @@ def regimes(results: StudyResults) -> Figure:
         for c in contrasts(results)
         if c.pair.reference.method_name in references and c.pair.arm.settings == c.pair.reference.settings
     ]
+    if not pairs:
+        raise NoResults(f"{results.folder.path}: no two arms that are compared have been trained. {ALL}")
     rows = list(dict.fromkeys(_methods(c) for c in sorted(pairs, key=lambda c: references.index(_methods(c)[1]))))
     by_settings = by_regime(study, pairs)
     ends = [abs(end) for c in pairs for end in (c.area.low, c.area.high) if np.isfinite(end)]

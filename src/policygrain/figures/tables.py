@@ -37,6 +37,7 @@ from ..analysis.wording import (
 from ..errors import UserError
 from ..results.layout import START
 from ..results.reader import StudyResults
+from ..study import comparable
 from ..tasks.registry import sampling_of
 from ..text import markdown_table
 from . import catalogue
@@ -72,8 +73,9 @@ def results(records: StudyResults) -> tuple[pd.DataFrame, str]:
     ]
     if frame["n"].nunique() > 1:
         texts.append("\nRows with another n have other seeds: compare their methods by paired differences alone.\n")
-    if contaminated:
-        columns_clean = {f"{b}, clean": f"{b} (−{n})" for b, n in contaminated.items()}
+    there = set(frame["benchmark"])
+    columns_clean = {f"{b}, clean": f"{b} (−{n})" for b, n in contaminated.items() if f"{b}, clean" in there}
+    if columns_clean:
         texts += ["\n", _cells(records, frame, arms, "without problems of the training set", columns_clean)]
     texts.append(_pairs(records))
     if (greedy := _greedy_columns(records, arms)) is not None:
@@ -318,10 +320,11 @@ def findings(results: StudyResults) -> tuple[pd.DataFrame, str]:
             cells.append(["", nothing_text(results.study, group), "", "", "", "", ""])
     seeds = sorted({c.area.n for c in effects})
     over = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
+    tested = len(comparable.pairs(results.study)) - sum(c.identical for c in effects)
     note = (
         f"Points, paired over {over} {effects[0].area.unit}, 95% intervals, not corrected. The primary endpoint is the "
         "area under the curve of validation accuracy; p is of no difference in it, corrected by Holm's method over "
-        f"all {sum(not c.identical for c in effects)} comparisons that are not identical.\n"
+        f"all {tested} comparisons that are not identical.\n"
     )
     parts.append(f"{markdown_table(FINDINGS, cells)}\n{note}")
     return pd.DataFrame([_finding_row(c) for c in effects]), "\n\n".join(parts)

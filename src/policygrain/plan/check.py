@@ -196,6 +196,8 @@ def _check_lengths(study: Study, context: int | None) -> None:
     if context is None:
         return
     lengths = {"training.max_tokens": study.training.max_tokens}
+    for name, arm in run_matrix(study).arms.items():
+        lengths[f"vary.max_tokens of {name}"] = arm.training(study).max_tokens
     for i, benchmark in enumerate(study.evaluation.benchmarks):
         lengths[f"evaluation.benchmarks[{i}].sampling.max_tokens"] = sampling_of(study, benchmark).max_tokens
     for key, length in lengths.items():

@@ -77,7 +77,8 @@ class Request:
         options = {option: value for option, value in self.options.items() if option not in leave_out}
         if "nodes" in leave_out and "gpus" in options:
             *model, gpus = options["gpus"].split(":")
-            options["gpus"] = ":".join([*model, str(math.ceil(int(gpus) / int(self.options.get("nodes", 1))))])
+            least = int(self.options.get("nodes", "1").partition("-")[0])  # of a range such as 1-2
+            options["gpus"] = ":".join([*model, str(math.ceil(int(gpus) / least))])
         extra = shlex.split(self.text("slurm_extra") or "")
         return (*(f"--{option}={value}" for option, value in options.items()), *extra)
 
@@ -151,7 +152,7 @@ def read_profile(profile: Path) -> list[Request]:
         if not set(SUBMITTED) <= set(rules):
             requests.insert(0, Request("default-resources", shared))
         for request in requests:  # raises if a value cannot be parsed
-            _ = request.options
+            request.words(PROCESSES)
     except UNREADABLE as error:
         raise UserError(f"{profile}: cannot be read as a Snakemake profile: {error}") from error
     for rule in set(rules) - set(SUBMITTED):
@@ -222,7 +223,7 @@ def launch(resources: Mapping[str, Any]) -> str:
     if not resources.get("mpi"):
         return ""
     nodes = resources.get("nodes")
-    tasks = resources.get("tasks") or (nodes or 1) * resources["tasks_per_node"]
+    tasks = resources.get("tasks") or (nodes or 1) * resources.get("tasks_per_node", 1)
     where = f"--nodes={nodes} " if nodes else ""
     gpus = f"--gpus={resources['gpu']} " if resources.get("gpu") else ""
     # A step does not inherit the job's CPUs per task. If a rank is killed, the others must not wait for it.

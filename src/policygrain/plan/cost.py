@@ -198,8 +198,12 @@ def estimate(study: Study, name: str, gpus: int | None = None, per_run: int | No
     """The estimate as plain data, in bytes, hours and tokens.
 
     ``name`` is that of the device, ``gpus`` the number of devices available, ``per_run`` the number per run (None: the
-    fewest on which a run fits). UserError if ``per_run`` is more than 1 and the trainer has a single process.
+    fewest on which a run fits). UserError if one is less than 1, or ``per_run`` is more than 1 and the trainer has a
+    single process.
     """
+    for flag, count in (("--gpus", gpus), ("--per-run", per_run)):
+        if count is not None and count < 1:
+            raise UserError(f"{flag}: {count} is less than 1.")
     known = constants()
     if name not in known["devices"]:
         raise UserError(f"--device: unknown device {name!r}.{did_you_mean(name, known['devices'])}")

@@ -90,7 +90,7 @@ def shape_of(model: Model, known: dict[str, dict[str, Any]]) -> Shape:
             config["intermediate_size"],
             config["num_hidden_layers"],
             config["num_attention_heads"],
-            config.get("num_key_value_heads", config["num_attention_heads"]),
+            config.get("num_key_value_heads") or config["num_attention_heads"],
             config["vocab_size"],
             bool(config.get("tie_word_embeddings", False)),
             config.get("head_dim") or 0,

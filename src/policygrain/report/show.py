@@ -117,7 +117,7 @@ def leaderboard(groups: Sequence[ModelGroup]) -> str:
     for group in groups:
         whole = average(group, benchmarks) if several else None
         scores = [_cell(accuracy(group, [b])).strip() if group.records(b) else "–" for b in benchmarks]
-        order = whole or accuracy(group, benchmarks[:1])
+        order = whole or accuracy(group, benchmarks_of([group])[:1])
         rows.append((order.mean, [group.name, *([_cell(whole).strip() if whole else "–"] if several else []), *scores]))
     rows.sort(key=lambda row: -row[0])
     return markdown_table(["model", *(["average"] if several else []), *benchmarks], [cells for _, cells in rows], "lr")

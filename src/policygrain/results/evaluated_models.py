@@ -88,11 +88,11 @@ def benchmarks_of(groups: Iterable[ModelGroup]) -> list[str]:
     return list(dict.fromkeys(name for g in groups for m in g.models for name in m.records))
 
 
-def select_benchmarks(groups: Iterable[ModelGroup], wanted: Sequence[str] | None) -> None:
-    """Remove benchmarks that are not in ``wanted`` from records and protocols (None: keep all)."""
-    if not wanted:
-        return
+def select_benchmarks(groups: Iterable[ModelGroup], wanted: Sequence[str] | None) -> list[ModelGroup]:
+    """The groups with records of a benchmark in ``wanted`` (None: all), without those of other benchmarks."""
     groups = list(groups)
+    if not wanted:
+        return groups
     known = benchmarks_of(groups)
     for name in wanted:
         if name not in known:
@@ -101,6 +101,7 @@ def select_benchmarks(groups: Iterable[ModelGroup], wanted: Sequence[str] | None
         model.records = {k: v for k, v in model.records.items() if k in wanted}
         settings = model.protocol.get("benchmarks", {})
         model.protocol = model.protocol | {"benchmarks": {k: v for k, v in settings.items() if k in wanted}}
+    return [group for group in groups if benchmarks_of([group])]
 
 
 def protocol_differences(groups: Sequence[ModelGroup]) -> list[str]:

@@ -157,8 +157,9 @@ class StudyFolder(Folder):
     def evaluations(self) -> Iterator[tuple[str, EvaluationFolder]]:
         """(model, folder) of all evaluated models, initial models first."""
         for models in (START, "runs/*"):
-            for record in sorted(self.path.glob(f"{models}/*/evaluation/records.json")):
-                yield "/".join(record.parts[-4:-2]), EvaluationFolder(record.parent)
+            for record in sorted(self.path.glob(f"{models}/seed*/evaluation/records.json")):
+                if record.parts[-3].removeprefix("seed").isdecimal():
+                    yield "/".join(record.parts[-4:-2]), EvaluationFolder(record.parent)
 
     def estimators(self, seed: int | str) -> Path:
         """The gradient estimators, measured on the initial model of a seed."""
@@ -197,4 +198,5 @@ def study_of(path: Path) -> StudyFolder | None:
 
 
 def _by_step(folder: Path, suffix: str) -> dict[int, Path]:
-    return {int(path.stem.removeprefix("step")): path for path in sorted(folder.glob(f"step*.{suffix}"))}
+    paths = {path.stem.removeprefix("step"): path for path in sorted(folder.glob(f"step*.{suffix}"))}
+    return {int(step): path for step, path in paths.items() if step.isdecimal()}

@@ -6,19 +6,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import digests
 from ..errors import NoResults, UserError
 from ..files import json_lines
 from ..study import Study, load_recorded_study
-from ..study.fingerprint import CODE, Fingerprints, Instrument, measured_starts, start_seeds
+from ..study.fingerprint import CODE, VERSION, Fingerprints, Instrument, measured_starts, start_seeds
 from ..study.load import had_added_seeds
 from ..study.runs import Run, RunMatrix, arms_of, run_matrix
 from .layout import START, StudyFolder
 from .measurements import EstimatorsRecord, RoundsRecord, measurement_table
 from .schema import (
-    AnyRecord,
     BenchmarkRecord,
     EvaluatedSample,
     ModelEvaluation,
@@ -40,6 +39,8 @@ if TYPE_CHECKING:
 
     from .layout import DataFolder, EvaluationFolder, RunFolder, StartFolder
 
+Measured = TypeVar("Measured", EstimatorsRecord, RoundsRecord)
+
 ALL = "Run `snakemake all`."
 TRAIN = "Train the run again: remove its folder first."
 EVALUATE = "Evaluate the model again."
@@ -57,7 +58,7 @@ def run_summary(run: RunFolder) -> RunSummary:
 
 def run_metrics(run: RunFolder) -> list[dict[str, Any]]:
     """The metrics of a run by step. UserError if steps are missing."""
-    rows = read_steps(run.metrics)
+    rows = _steps_of(run, run.metrics)
     if run.summary.exists():
         steps = run_summary(run).final.steps
         if len(rows) != steps + 1:  # the last line is the final validation
@@ -67,13 +68,21 @@ def run_metrics(run: RunFolder) -> list[dict[str, Any]]:
 
 def run_timings(run: RunFolder) -> list[dict[str, Any]]:
     """The timings of a run by step."""
-    return read_steps(run.timings)
+    return _steps_of(run, run.timings)
 
 
-def read_steps(path: Path) -> list[dict[str, Any]]:
-    """The rows of `metrics.jsonl` or `timings.jsonl`. UserError unless their steps are 0, 1, 2 …"""
+def _steps_of(run: RunFolder, path: Path) -> list[dict[str, Any]]:
+    """The rows of a file of a run; without an incomplete last line if the run has not ended."""
+    return read_steps(path, None if run.summary.exists() else [])
+
+
+def read_steps(path: Path, cut_off: list[str] | None = None) -> list[dict[str, Any]]:
+    """The rows of `metrics.jsonl` or `timings.jsonl`. UserError unless their steps are 0, 1, 2 …
+
+    ``cut_off``: as in `json_lines`.
+    """
     rows: list[dict[str, Any]] = []
-    for number, row in json_lines(path, TRAIN):
+    for number, row in json_lines(path, TRAIN, cut_off):
         if row.get("step") != len(rows):
             raise UserError(
                 f"{path}, line {number}: expected step {len(rows)}, found {row.get('step')!r}: steps are missing or "
@@ -125,6 +134,16 @@ def prepared_data(folder: DataFolder) -> PreparedData | None:
     return read_record(PreparedData, folder.sources, "Prepare the data again: `policygrain prepare`.")
 
 
+def _check_settings(what: str, recorded: dict[str, Any], expected: dict[str, Any]) -> None:
+    """UserError if a result, ``what``, was made with other settings than the study's.
+
+    Not compared: the files of custom functions, which may not be here, and the version of the instruments.
+    """
+    keys = {*recorded, *expected} - {CODE, VERSION}
+    if differ := sorted(key for key in keys if recorded.get(key) != expected.get(key)):
+        raise UserError(f"{what} with other settings than the study's ({', '.join(differ)} differ). {ALL}")
+
+
 class StudyResults:
     """The results of one study. They can be read without raw data, models and network."""
 
@@ -174,13 +193,7 @@ class StudyResults:
         settings = Fingerprints(self.study)
         for run, folder in folders.items():
             expected = settings.run_settings(self.matrix.arms[run.arm], run.seed)
-            recorded = configs[run].settings
-            there = {key: recorded[key] for key in recorded if key != CODE}  # files that may not be here
-            if there != expected:
-                differ = sorted(k for k in {*there, *expected} if there.get(k) != expected.get(k))
-                raise UserError(
-                    f"{folder.path}: a run with other settings than the study's ({', '.join(differ)} differ). {ALL}"
-                )
+            _check_settings(f"{folder.path}: a run", configs[run].settings, expected)
         check_one_start(self.study, self.folder, {run.name: config for run, config in configs.items()})
         return folders
 
@@ -218,8 +231,10 @@ class StudyResults:
 
     @cached_property
     def steps_of_arms(self) -> dict[str, pd.DataFrame]:
-        """The rows of `steps` by arm, in the order of the steps."""
-        return {str(arm): rows for arm, rows in self.steps.sort_values("step", kind="stable").groupby("arm")}
+        """The rows of `steps` of the runs that have ended by arm, in the order of the steps."""
+        ended = {(run.arm, run.seed) for run in self.summaries}
+        steps = self.steps[[run in ended for run in zip(self.steps["arm"], self.steps["seed"], strict=True)]]
+        return {str(arm): rows for arm, rows in steps.sort_values("step", kind="stable").groupby("arm")}
 
     @cached_property
     def evaluations(self) -> pd.DataFrame:
@@ -261,11 +276,15 @@ class StudyResults:
         """One row per initial model, pool, method and number of updates, see `measurement_table`."""
         return measurement_table(self.round_records)
 
-    def _measured(self, kind: type[AnyRecord], what: Instrument, path: Callable[[int], Path]) -> list[AnyRecord]:
+    def _measured(self, kind: type[Measured], what: Instrument, path: Callable[[int], Path]) -> list[Measured]:
         paths = map(path, measured_starts(self.study, getattr(self.study, what)))
         records = [read_record(kind, path, ALL) for path in paths if path.exists()]
+        settings = Fingerprints(self.study)
+        for record in records:
+            expected = settings.instrument_settings(what, record.seed)
+            _check_settings(f"{self.folder.path}: {what}", record.settings, expected)
         # A record has no rows if no sampled batch had a gradient: a model that never answers correctly.
-        if not any(record.rows for record in records):  # type: ignore[attr-defined]
+        if not any(record.rows for record in records):
             notes = [note for record in records for note in getattr(record, "notes", ())]
             missing = f"no {what} have been measured. {ALL}"
             why = f"{what} were measured, without a row. {notes[0]}" if notes else missing
@@ -297,7 +316,7 @@ class StudyResults:
         table = self.evaluations
         rows = table[(table["arm"] == arm) & (table["benchmark"] == benchmark)].sort_values("seed")
         if rows.empty:
-            raise UserError(f"{self.folder.path}: no evaluation of {arm!r} on {benchmark!r}. {ALL}")
+            raise NoResults(f"{self.folder.path}: no evaluation of {arm!r} on {benchmark!r}. {ALL}")
         scores = by_unit(self.study, rows["seed"], np.array(rows[column].tolist(), dtype=float))
         return np.delete(scores, self.contaminated(benchmark), axis=1) if clean else scores
 

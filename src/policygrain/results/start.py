@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UserError
 from ..hub import identity
 from ..study import Study
-from ..study.fingerprint import start_seed, start_seeds
+from ..study.fingerprint import start_seed
+from ..study.runs import run_matrix
 from .layout import StudyFolder
 from .schema import RunConfig, read_record
 
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 
 def share_starts(study: Study) -> bool:
     """Whether several seeds begin from each of several initial models, which are then the units of replication."""
-    return 1 < len(start_seeds(study)) < len(study.seeds)
+    if study.model.starts is None:  # each seed has its own
+        return False
+    seeds = {run.seed for run in run_matrix(study).runs}
+    return 1 < len({start_seed(study, seed) for seed in seeds}) < len(seeds)
 
 
 def by_unit(study: Study, seeds: Iterable[Any], values: NDArray[np.float64]) -> NDArray[np.float64]:

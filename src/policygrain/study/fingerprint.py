@@ -25,6 +25,7 @@ from .sections import Artefact, decides, leaves
 
 Instrument = Literal["estimators", "rounds"]
 CODE = "code"  # a setting of runs and measurements: custom function → digest of its file
+VERSION = "version"  # a setting of measurements: `INSTRUMENTS`
 
 # Version of the instruments' measurements, which are repeated if it changes. 2: a true gradient per aggregation, and
 # entropies on pools.
@@ -86,9 +87,10 @@ class Fingerprints:
     def process(self, runs: Sequence[Run]) -> str:
         """The runs that one process trains and, with `evaluation.after_training`, evaluates."""
         trained = together(self.run(run) for run in runs)
-        if not self.study.evaluation.after_training:
+        evaluated = [run for run in runs if run.arm in self.matrix.evaluated_arms]
+        if not (self.study.evaluation.after_training and evaluated):
             return trained
-        return together([trained, self.evaluation([run for run in runs if run.arm in self.matrix.evaluated_arms])])
+        return together([trained, self.evaluation(evaluated)])
 
     def measured(self, instrument: Instrument, start: int) -> str:
         """The measurements of the initial model of seed ``start``, including data and initial model."""
@@ -137,7 +139,7 @@ class Fingerprints:
             methods = {name: method(name, self.study.methods) for name in (section.methods if section else ())}
             resolved = {name: _content(m) for name, m in methods.items()}
             section_settings = {key: value for key, value in self._settings_of(instrument).items() if key != "methods"}
-            self._instruments[instrument] = {**section_settings, "resolved": resolved, "version": INSTRUMENTS}
+            self._instruments[instrument] = {**section_settings, "resolved": resolved, VERSION: INSTRUMENTS}
             self._instruments[instrument] |= self._code(methods.values())
         return {**self._instruments[instrument], "start_seed": start}
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from ..settings import read_number
 from .methods import MethodChanges
 from .sections import (
     EVERY_MODEL,
@@ -391,7 +392,7 @@ class Experiment(Section):
 
     methods: Several[str] = key("figures", ..., "names of presets or of methods defined under `methods`")
     seeds: Several[Seed] | None = key("figures", None, "seeds of the runs; null: the seeds of the study")
-    vary: dict[str, Several[Any]] = key(
+    vary: dict[str, Several[Annotated[Any, BeforeValidator(read_number)]]] = key(
         "figures", {}, "training keys, each with a list of values (numbers or single words); every combination is run"
     )
     evaluate: bool = key("figures", True, "evaluate the final models on the benchmarks")

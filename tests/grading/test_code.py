@@ -46,6 +46,7 @@ RIGHT = {
     "Windows' line ends": "So:\r\n```python\r\ndef double(x):\r\n    return 2 * x\r\n```\r\nDone.",
     "in a list": "1. So:\n   ```python\n   def double(x):\n       return 2 * x\n   ```\n2. Done.",
     "a title": '```python title="a.py"\ndef double(x): return 2 * x\n```',
+    "backticks in a line": "```x``` is doubled:\n```python\ndef double(x): return 2 * x\n```",
     "an empty block": "```python\n```\n```python\ndef double(x): return 2 * x\n```",
     "a fence in a docstring": '```python\ndef double(x):\n    """\n    ```\n    2\n    """\n    return 2 * x\n```',
     "a lambda": "```\nhelp = lambda x: 2 * x\ndef double(x): return help(x)\n```",

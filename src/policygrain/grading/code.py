@@ -14,7 +14,7 @@ from .workers import Pool, Task, default_workers
 
 # Indentation, language and content of a fenced block; of any language, so that no end is taken for a beginning.
 _FENCED = re.compile(
-    r"^([ \t]*+)[^\n]*?```[ \t]*+([\w+-]*+)[^`\n]*+\n(.*?)(?:^\1 {0,3}```|\Z)", re.DOTALL | re.MULTILINE
+    r"^([ \t]*+)(?:(?!```)[^\n])*+```[ \t]*+([\w+-]*+)[^`\n]*+\n(.*?)(?:^\1 {0,3}```|\Z)", re.DOTALL | re.MULTILINE
 )
 _LANGUAGES = ("", "python", "py", "python3")
 # The end of a function's body: a line that begins something else.

@@ -11,7 +11,7 @@ import shutil
 import socket
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,8 @@ def atomic_text(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
         raise UserError(
             f"{path}: cannot be written: {error.strerror or error}. The previous file was not changed."
         ) from error
@@ -60,6 +61,14 @@ def check_free_space(folder: Path, needed_mb: int = 200) -> None:
         raise UserError(f"{folder}: cannot be written: {error.strerror}.") from error
     if free < needed_mb:
         raise UserError(f"{folder}: only {free} MB are free on this disk, at least {needed_mb} MB are needed.")
+
+
+def check_out(path: Path | None) -> None:
+    """UserError if no file can be written at ``path``, unless that is None; called before expensive work."""
+    if path is not None:
+        if path.is_dir():
+            raise UserError(f"{path}: is a folder; give the name of a file.")
+        check_free_space(path.parent, needed_mb=1)
 
 
 @contextmanager
@@ -125,7 +134,7 @@ def json_lines(path: Path, again: str = "", cut_off: list[str] | None = None) ->
                 try:
                     row = json.loads(line)
                 except (ValueError, RecursionError) as error:
-                    if cut_off is not None and not line.endswith(b"\n"):
+                    if cut_off is not None and line.startswith(b"{") and not line.endswith(b"\n"):
                         cut_off.append(f"{path}, line {number}: the last line is cut off and left out")
                         return
                     raise UserError(f"{path}, line {number}: not JSON ({error}).{again}") from error

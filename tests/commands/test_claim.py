@@ -17,6 +17,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for seed in range(3):
             rows = [{"step": k, "reward": level + seed / 50 + k / 100 + (k * seed % 3) / 200} for k in range(1, 6)]
             Path(f"{side}_seed{seed}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    Path("binary.jsonl").write_bytes(b"\x89PNG\xff")
     return tmp_path
 
 
@@ -45,6 +46,13 @@ def test_text_json_and_figure(runs: Path, capsys: pytest.CaptureFixture[str]) ->
             "--last 0: expected at least 1",
         ),
         (["--a", "a_*.jsonl", "--b", "b_*.jsonl", "--metric", "reward", "--margin", "-1"], "--margin -1: expected"),
+        (["--a", "a_*.jsonl", "--b", "b_*.jsonl", "--metric", "reward", "--margin", "inf"], "--margin inf: expected"),
+        (["--a", "a_*.jsonl", "--b", "b_*.jsonl", "--metric", "reward", "--until", "nan"], "--until nan: expected"),
+        (["--a", "a_*.jsonl", "--b", "binary.jsonl", "--metric", "reward"], "binary.jsonl, line 1: not JSON"),
+        (
+            ["--a", "a_*.jsonl", "--b", "b_*.jsonl", "--metric", "reward", "--figure", "binary.jsonl/x.png"],
+            "binary.jsonl: cannot be written",
+        ),
         (
             ["--a", "a_*.jsonl", "--b", "b_*.jsonl", "--metric", "reward", "--figure", "x.bmp"],
             "--figure x.bmp: a figure is",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from policygrain.errors import UserError
 from policygrain.evaluate.any_model import EvaluationOptions, claim, named, study_of
 from policygrain.results.layout import StudyFolder
 from policygrain.results.reader import model_evaluation
+from policygrain.tasks.registry import sampling_of
 
 OPTIONS = ["--benchmarks", "count,largest", "--size", "5", "--max-tokens", "8", "--engine", "transformers"]
 SAMPLED = [*OPTIONS, "--samples", "2", "--temperature", "1", "--grader", "numeric", "--prompt", "{problem}\n"]
@@ -46,6 +48,7 @@ def test_one_line_evaluates_a_model_and_another_one_joins_it(
     [
         (["--benchmarks", "cuont"], "'cuont' is neither a family .* Did you mean 'count'"),
         (["--benchmarks", "count", "--samples", "4"], "--samples: several greedy responses are the same"),
+        (["--benchmarks", "count", "--size", "0"], r"evaluation\.benchmarks\.0\.size"),
         (["--benchmarks", "count", "--prompt", "no place"], "prompt.template"),
         (["--benchmarks", "count", "--chat"], "prompt.chat: the model's tokenizer has no chat template"),
     ],
@@ -56,6 +59,23 @@ def test_what_cannot_be_asked_for_is_named(
     command = ["evaluate-model", str(made[1]), *arguments, "--engine", "transformers", "--grader", "numeric"]
     assert main([*command, "--out", str(tmp_path / "out")]) == 2
     assert re.search(says, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ({}, (32, 0.6, 1.0)),
+        ({"temperature": 1.0}, (32, 1.0, 1.0)),
+        ({"samples": 4}, (4, 0.6, 1.0)),
+        ({"top_p": 0.9}, (32, 0.6, 0.9)),
+        ({"temperature": 0.0}, (1, 0.0, 1.0)),
+        ({"samples": 4, "temperature": 1.0, "top_p": 1.0}, (4, 1.0, 1.0)),
+    ],
+)
+def test_what_is_not_asked_for_is_as_registered(asked: dict[str, Any], found: tuple[int, float, float]) -> None:
+    study = study_of(EvaluationOptions(["aime24"], **asked), "x", "start")
+    sampling = sampling_of(study, study.evaluation.benchmarks[0])
+    assert (sampling.n, sampling.temperature, sampling.top_p) == found
 
 
 def test_another_protocol_does_not_overwrite_results(

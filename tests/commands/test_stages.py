@@ -81,5 +81,8 @@ def test_options_that_contradict_each_other(tmp_path: Path, capsys: pytest.Captu
     config = ["--config", str(write_study(tmp_path / "study.yaml", SMALL)), "--results", str(tmp_path)]
     assert main(["train", *config, "--seeds", "0", "1", "--run-dir", str(tmp_path / "run")]) == 2
     assert "--run-dir: is the folder of one run" in capsys.readouterr().err
+    for command in ("start-model", "evaluate"):
+        assert main([command, *config]) == 2
+        assert "data: has no problems yet; run `policygrain prepare` first" in capsys.readouterr().err
     assert main(["evaluate", *config, "--shard", "01"]) == 2
     assert "--shard: there is no group '01'" in capsys.readouterr().err

@@ -56,3 +56,15 @@ def test_the_record_of_a_benchmark_by_hand() -> None:
     # One vote each for 1 and 2 on the second problem: half right.
     assert found.majority == 0.75
     assert found.outcomes == {"correct": 3, "incorrect": 1} and (found.tokens, found.truncated) == (21, 0.25)
+
+
+def test_votes_for_a_list_are_for_all_its_boxes() -> None:
+    """As its answers are graded: here two of three responses have all of the answer, with one last box."""
+    answers = [("correct", "\\boxed{1}, \\boxed{2}")] * 2 + [("incorrect", "\\boxed{2}")]
+    rows = [
+        EvaluatedSample(
+            id="a", sample=i, outcome=outcome, gold="1,2", problem="?", response=text, tokens=1, finished=True
+        )
+        for i, (outcome, text) in enumerate(answers)
+    ]
+    assert score("set", rows).majority == 1.0

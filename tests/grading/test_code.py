@@ -41,6 +41,14 @@ RIGHT = {
     "no block": "def double(x):\n    return 2 * x\n",
     "a completion": "    return 2 * x\n\ndef main():\n    print(double(1)",
     "a completion in a block": "```python\n    return 2 * x\n```",
+    "after another language": "```bash\npip install x\n```\n```python\ndef double(x): return 2 * x\n```\nDone.",
+    "before another language": "```python\ndef double(x): return 2 * x\n```\n```text\ndef double(x): 4\n```",
+    "Windows' line ends": "So:\r\n```python\r\ndef double(x):\r\n    return 2 * x\r\n```\r\nDone.",
+    "in a list": "1. So:\n   ```python\n   def double(x):\n       return 2 * x\n   ```\n2. Done.",
+    "a title": '```python title="a.py"\ndef double(x): return 2 * x\n```',
+    "backticks in a line": "```x``` is doubled:\n```python\ndef double(x): return 2 * x\n```",
+    "an empty block": "```python\n```\n```python\ndef double(x): return 2 * x\n```",
+    "a fence in a docstring": '```python\ndef double(x):\n    """\n    ```\n    2\n    """\n    return 2 * x\n```',
     "a lambda": "```\nhelp = lambda x: 2 * x\ndef double(x): return help(x)\n```",
 }
 
@@ -183,7 +191,7 @@ def test_a_problem_without_tests_is_named(grader: CodeGrader) -> None:
 def test_a_study_may_have_both_kinds_of_problems() -> None:
     with open_grader("numeric", tests=True) as both:
         assert isinstance(both, ByProblem)
-        assert both.name.startswith(f"{NumericGrader().name}; code-2 ({isolation()}, ")
+        assert both.name.startswith(f"{NumericGrader().name}; code-3 ({isolation()}, ")
         found = both.grade(
             ["7", "", "8"], ["\\boxed{7}", RIGHT["a block"], "\\boxed{7}"], [Options(), DOUBLE, Options()]
         )

@@ -35,6 +35,7 @@ def test_the_last_complete_box(text: str) -> None:
         ("\\boxed{1} \\quad \\boxed{2}", "1, 2"),
         ("\\boxed{1} is wrong, so \\boxed{2}", "2"),
         ("\\boxed {5}", "5"),
+        ("\\boxed{1} and \\boxed 2", "1, 2"),
         ("no box", None),
     ],
 )

@@ -133,6 +133,41 @@ def test_boxes_of_a_list(tmp_path: Path, grader: MathGrader) -> None:
     assert statuses(tmp_path, grader, rows, Options(list_answer=True)) == ["correct", "incorrect"]
 
 
+def test_a_line_is_graded_as_in_an_evaluation(tmp_path: Path, grader: MathGrader) -> None:
+    """A gold answer may be a list, and the problem may speak of degrees."""
+    rows = [
+        {"gold": "1,2", "completion": "\\boxed{1} and \\boxed 2"},
+        {"gold": "1,2", "prediction": "\\boxed{1}, \\boxed{2}"},
+        {"gold": "60", "prediction": "60^\\circ", "problem": "How many degrees?"},
+        {"gold": "60", "prediction": "60^\\circ", "problem": "How many?"},
+        {"gold": "60", "prediction": "60^\\circ"},
+    ]
+    assert statuses(tmp_path, grader, rows) == [*["correct"] * 3, *["incorrect"] * 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--workers", "-1"], "--workers -1: expected"),
+        (["--seconds", "0"], "--seconds 0: expected"),
+        (["--seconds", "nan"], "--seconds nan: expected"),
+        (["--relative-tolerance", "nan"], "--relative-tolerance nan: expected"),
+        (["--relative-tolerance", "-1"], "--relative-tolerance -1: expected"),
+        ([], "empty.jsonl: is empty"),
+        (["--out", "."], ".: is a folder"),
+        (["--out", "empty.jsonl/graded.jsonl"], "empty.jsonl: cannot be written: "),
+    ],
+)
+def test_a_mistake_is_one_line(
+    options: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty.jsonl").write_text("\n")
+    assert main(["grade", "empty.jsonl", "--out", "graded.jsonl", *options]) == 2
+    error = capsys.readouterr().err
+    assert says in error and error.count("\n") == 1
+
+
 def test_completions_are_read_by_the_graders_protocol(tmp_path: Path) -> None:
     rows = [{"gold": "5", "completion": "Answer: 5"}, {"gold": "5", "prediction": "5"}]
     with MathGrader(workers=1, extraction="answer_line") as opened:

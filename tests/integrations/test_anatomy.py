@@ -321,6 +321,8 @@ WRONG: list[tuple[list[Row], list[str], str]] = [
     (ROWS, ["--model", "nowhere"], "--model: needs token ids"),
     (ROWS, ["--methods", "{none}"], "--methods: .* cannot be read"),
     (ROWS, ["--temperature", "0"], "--temperature 0: expected a number above 0"),
+    (ROWS, ["--step", "5"], "--step: .* give --model, too"),
+    (ROWS, ["--out", "."], r"\.: is a folder"),
     (ROWS, ["--directions", "0"], "--directions 0: expected at least 1"),
 ]
 

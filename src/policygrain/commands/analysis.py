@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -79,10 +80,12 @@ def calibrate(arguments: Namespace) -> None:
     share of tokens. With log-probabilities of the engine: what published corrections drop, and whether the engine's
     difference from the trainer is noise or bias.
     """
+    from ..files import atomic_json, check_out
     from ..integrations import calibrate, mismatch
     from ..integrations.anatomy import checks, unrelated
     from ..integrations.rollouts import read_rollouts
 
+    check_out(arguments.out)
     rollouts = read_rollouts(arguments.rollouts)
     engine, notes = mismatch.measure(rollouts), checks(rollouts)
     content, pasted = dict[str, Any](), list[str]()
@@ -96,7 +99,7 @@ def calibrate(arguments: Namespace) -> None:
     print("\n".join(["", mismatch.table(engine), *(f"note: {note}" for note in notes), *pasted]))
     if arguments.out is not None:
         content |= {"engine": None if engine is None else engine.data(), "notes": notes}
-        arguments.out.write_text(json.dumps(content, indent=1) + "\n")
+        atomic_json(arguments.out, content)
 
 
 SIDE = "logs of at least two runs: paths, globs, or FILE::NAME for runs in one file"
@@ -129,13 +132,17 @@ def claim(arguments: Namespace) -> None:
     from ..analysis.run_logs import read_runs
     from ..errors import UserError
     from ..figures import SUFFIXES
+    from ..files import check_out
 
     if arguments.last < 1:
         raise UserError(f"--last {arguments.last}: expected at least 1.")
     if arguments.figure is not None and arguments.figure.suffix not in SUFFIXES:
         raise UserError(f"--figure {arguments.figure}: a figure is one of {', '.join(SUFFIXES)}.")
-    if arguments.margin is not None and not arguments.margin > 0:
+    if arguments.margin is not None and not 0 < arguments.margin < math.inf:
         raise UserError(f"--margin {arguments.margin:g}: expected a number above 0.")
+    if arguments.until is not None and not math.isfinite(arguments.until):
+        raise UserError(f"--until {arguments.until:g}: expected a step.")
+    check_out(arguments.figure)
     a, b = (read_runs(side, arguments.metric, arguments.step) for side in (arguments.a, arguments.b))
     decided = decide_runs(
         a,
@@ -180,7 +187,7 @@ def anatomy(arguments: Namespace) -> None:
     import torch
 
     from ..errors import UserError
-    from ..files import atomic_text
+    from ..files import atomic_text, check_out
     from ..integrations import anatomy_page
     from ..integrations.anatomy import measure
     from ..integrations.coefficients import Work
@@ -194,6 +201,9 @@ def anatomy(arguments: Namespace) -> None:
         raise UserError(
             f"--temperature {arguments.temperature:g}: expected a number above 0, the sampling temperature."
         )
+    if arguments.step is not None and not arguments.model:
+        raise UserError("--step: chooses the responses whose gradients are compared; give --model, too.")
+    check_out(arguments.out)
     rollouts = read_rollouts(arguments.rollouts)
     methods = methods_file(arguments.methods) if arguments.methods else {}
     threads = torch.get_num_threads()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from argparse import BooleanOptionalAction, Namespace
 from pathlib import Path
@@ -168,7 +169,7 @@ def data(_: Namespace) -> None:
     path("--out", "folder for the records", required=True),
     option("--samples", "responses per problem (default: as registered for the benchmark)", type=int),
     option("--temperature", "0: greedy (default: as registered for the benchmark)", type=float),
-    option("--top-p", "nucleus sampling (default: 1)", type=float, default=1.0),
+    option("--top-p", "nucleus sampling (default: as registered for the benchmark)", type=float),
     option("--max-tokens", "longest response (default: 4096)", type=int, default=4096),
     option("--size", "only the first problems of each benchmark", type=int),
     option("--engine", choices=["auto", "vllm", "transformers"], default="auto"),
@@ -219,7 +220,7 @@ def evaluate_model(arguments: Namespace) -> None:
 
 
 @command(
-    path("file", "lines with `gold` and `prediction` or `completion`", metavar="FILE.jsonl"),
+    path("file", "lines with `gold`, `prediction` or `completion`, and perhaps `problem`", metavar="FILE.jsonl"),
     path("--out", "JSON Lines file: the same lines with `correct` and `status`", required=True),
     option("--workers", "processes (default: one per processor)", type=int),
     option("--seconds", "processor time limit per answer (default: 1)", type=float, default=1.0),
@@ -233,9 +234,16 @@ def grade(arguments: Namespace) -> None:
 
     A `prediction` is compared with the gold answer as it stands; from a `completion` the answer is extracted first.
     """
+    from ..errors import UserError
+    from ..files import check_out
     from ..grading import MathGrader, Options
     from ..grading.grade_file import grade
 
+    for name, least in (("workers", 1), ("seconds", 0.001), ("relative_tolerance", 0)):
+        value = getattr(arguments, name)
+        if value is not None and not least <= value < math.inf:
+            raise UserError(f"--{name.replace('_', '-')} {value:g}: expected a number of at least {least}.")
+    check_out(arguments.out)
     options = Options(relative_tolerance=arguments.relative_tolerance, list_answer=arguments.list_answer)
     with MathGrader(arguments.workers, arguments.seconds, extraction=arguments.extraction) as grader:
         counts = grade(arguments.file, arguments.out, grader, options, arguments.strict)

@@ -28,6 +28,15 @@ def study_and_folder(arguments: Namespace) -> tuple[Study, StudyFolder]:
     return study, StudyFolder(arguments.results or Path("results") / study.name)
 
 
+def problems(folder: StudyFolder) -> DataFolder:
+    """The folder of a study's problems. UserError if `prepare` has not written them."""
+    from ..errors import UserError
+
+    if not folder.data.train.exists():
+        raise UserError(f"{folder.data.path}: has no problems yet; run `policygrain prepare` first.")
+    return folder.data
+
+
 def recorded(arguments: Namespace) -> StudyResults:
     """The results of a study that may have been recorded by an earlier version."""
     from ..results.reader import StudyResults
@@ -83,7 +92,7 @@ def start_model(arguments: Namespace) -> None:
     seeds = arguments.seeds or study.seeds[:1]
     with job(arguments.done, [f"seed{seed}" for seed in seeds]) as digests:
         for seed in seeds:
-            ensure_start_model(study, seed, folder.data, folder.start(seed))
+            ensure_start_model(study, seed, problems(folder), folder.start(seed))
             digests[f"seed{seed}"] = reader.start_model(folder.start(seed)).digest
 
 
@@ -227,7 +236,7 @@ def evaluate(arguments: Namespace) -> None:
     shards = list(jobs.shards) if arguments.shard is None else [arguments.shard]
     models = {name: model for shard in shards for name, model in jobs.models(shard).items()}
     with job(arguments.done, models) as keys:
-        keys.update(evaluate(study, models, folder.data, folder))
+        keys.update(evaluate(study, models, problems(folder), folder))
 
 
 # Instruments.

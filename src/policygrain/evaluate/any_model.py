@@ -11,6 +11,7 @@ from ..errors import UserError
 from ..files import atomic_text
 from ..results.layout import StudyFolder
 from ..study import Study, load_recorded_study, parse_study, study_text
+from ..tasks import registry
 from ..text import flat, some
 
 PROMPT = "{problem}\nPlease reason step by step, and put your final answer within \\boxed{}.\n"
@@ -22,7 +23,7 @@ class EvaluationOptions(NamedTuple):
     benchmarks: Sequence[str]  # registered sets, synthetic families or .jsonl files
     samples: int | None = None
     temperature: float | None = None
-    top_p: float = 1.0
+    top_p: float | None = None
     max_tokens: int = 4096
     size: int | None = None  # the first problems of each benchmark
     engine: str = "auto"
@@ -35,20 +36,20 @@ class EvaluationOptions(NamedTuple):
 
 
 def study_of(options: EvaluationOptions, name: str, start: str) -> Study:
-    """The study that describes the requested evaluation. UserError names the option that is wrong."""
-    sampling: dict[str, Any] = {
-        "n": 1 if options.samples is None else options.samples,
-        "temperature": options.temperature or 0.0,
-        "top_p": options.top_p,
-        "max_tokens": options.max_tokens,
-    }
-    if sampling["n"] > 1 and not sampling["temperature"]:
-        raise UserError("--samples: several greedy responses are the same; give --temperature, too.")
-    sampling_given = options.samples is not None or options.temperature is not None
-    benchmarks = [
-        {"name": _slug(Path(source).stem), "source": source, **({"size": options.size} if options.size else {})}
-        for source in options.benchmarks
-    ]
+    """The study that describes the requested evaluation. UserError names the key of the study that is wrong."""
+    samples = 1 if options.samples is None and options.temperature == 0 else options.samples
+    asked = {"n": samples, "temperature": options.temperature, "top_p": options.top_p}
+    given = {key: value for key, value in asked.items() if value is not None}
+    default: dict[str, Any] = {"n": 1, "temperature": 0.0, "top_p": 1.0, "max_tokens": options.max_tokens}
+    benchmarks: list[dict[str, Any]] = []
+    samplings: list[dict[str, Any]] = []
+    for source in options.benchmarks:
+        registered = registry.protocol(source) if given else None
+        samplings.append(own := default | (registered.model_dump() if registered else {}) | given)
+        if own["n"] > 1 and not own["temperature"]:
+            raise UserError("--samples: several greedy responses are the same; give --temperature, too.")
+        benchmark = {"name": _slug(Path(source).stem), "source": source, "size": options.size}
+        benchmarks.append(benchmark | ({} if own == samplings[0] else {"sampling": own}))
     content: dict[str, Any] = {
         "name": name,
         "seeds": [0],
@@ -61,8 +62,8 @@ def study_of(options: EvaluationOptions, name: str, start: str) -> Study:
         "experiments": {"none": {"methods": ["reinforce"]}},
         "evaluation": {
             "engine": options.engine,
-            "sampling": sampling,
-            "registered_sampling": not sampling_given,
+            "sampling": samplings[0] if samplings else default,
+            "registered_sampling": not given,
             "benchmarks": benchmarks,
             "seed": options.seed,
         },

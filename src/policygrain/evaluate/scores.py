@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ..files import atomic_text
 from ..grading import Grader, extract
 from ..grading.grader import Item
+from ..grading.notation import is_list
 from ..results.layout import EvaluationFolder
 from ..results.schema import BenchmarkRecord, EvaluatedSample
 from ..study.schema import Study
@@ -80,7 +81,9 @@ def score(
     correct = [sum(r.outcome == "correct" for r in group) for group in by_problem.values()]
     n = len(rows) // len(by_problem)
     votes = [
-        majority([extract(r.response, extraction) for r in group], [r.outcome == "correct" for r in group])
+        majority(
+            [extract(r.response, extraction, is_list(r.gold)) for r in group], [r.outcome == "correct" for r in group]
+        )
         for group in by_problem.values()
     ]
     return BenchmarkRecord(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from textwrap import dedent
 from typing import cast
 
 from ..errors import UserError
@@ -11,7 +12,11 @@ from .grader import UNREADABLE_GOLD, Grader, Item, Options, Outcome
 from .sandbox import isolation
 from .workers import Pool, Task, default_workers
 
-_FENCED = re.compile(r"```(?:python|py|python3)?[ \t]*\n(.*?)(?:\n```|\Z)", re.DOTALL | re.IGNORECASE)
+# Indentation, language and content of a fenced block; of any language, so that no end is taken for a beginning.
+_FENCED = re.compile(
+    r"^([ \t]*+)(?:(?!```)[^\n])*+```[ \t]*+([\w+-]*+)[^`\n]*+\n(.*?)(?:^\1 {0,3}```|\Z)", re.DOTALL | re.MULTILINE
+)
+_LANGUAGES = ("", "python", "py", "python3")
 # The end of a function's body: a line that begins something else.
 _END = re.compile(r"\n(?=class |def |async def |if __name__|print\(|#|@|```|assert )")
 # Bytes for the worker that runs the tests: tests contain all their inputs and expected values.
@@ -52,7 +57,7 @@ class CodeGrader(Grader):
     """
 
     def __init__(self, workers: int | None = None, seconds: float = 20.0, mib: int = 1024) -> None:
-        self.name = f"code-2 ({isolation()}, {seconds:g} s, {mib} MiB)"
+        self.name = f"code-3 ({isolation()}, {seconds:g} s, {mib} MiB)"
         self.seconds, self.mib = seconds, mib
         # The sandbox limits the program's time. The tests, which compare its return values, have the same time on top.
         limits = (workers or default_workers(), 2 * seconds, WORKER_MEMORY)
@@ -87,13 +92,15 @@ def program_of(response: str, options: Options) -> str | None:
 
     The program is the last fenced block that defines the function, else the whole response if it defines the function.
     Otherwise the last block, or the response, is taken as a completion of the problem's signature, up to the first line
-    that is no longer part of the function.
+    that is no longer part of the function. Blocks in other languages are left out.
     """
-    blocks = [block for block in _FENCED.findall(response) if block.strip()]
+    response = response.replace("\r\n", "\n")
+    found = _FENCED.findall(response)
+    blocks = [block for _, language, block in found if language.lower() in _LANGUAGES and block.strip()]
     defines = re.compile(rf"^\s*(?:async )?(?:def|class)\s+{re.escape(options.entry_point)}\b", re.MULTILINE)
     for candidate in [*reversed(blocks), response]:
         if defines.search(candidate):
-            return f"{options.setup}\n{candidate}\n"
+            return f"{options.setup}\n{dedent(candidate)}\n"
     body = blocks[-1] if blocks else response
     if not options.signature or not body.strip():
         return None

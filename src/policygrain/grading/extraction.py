@@ -40,7 +40,7 @@ def boxed(text: str) -> str | None:
 def joined_boxes(text: str) -> str | None:
     r"""Like ``boxed``, with the adjacent boxes before it: `\boxed{1} and \boxed{2}` is `1, 2`."""
     parts: list[str] = []
-    next_start = len(text)
+    next_start = len(text) + 1
     for box in sorted(_boxes(text), reverse=True):
         if box.end >= next_start:
             continue  # it contains the next one

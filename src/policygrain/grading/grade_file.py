@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from ..errors import UserError
 from ..files import atomic_text, json_lines
 from ..progress import Progress
 from .extraction import extract
-from .grader import OUTCOMES, UNREADABLE_GOLD, Item, Options
+from .grader import OUTCOMES, UNREADABLE_GOLD, Item, Options, speaks_of_degrees
 from .math import MathGrader
+from .notation import is_list
 
 BATCH = 512  # answers per step of the progress bar
 STATUSES = (*OUTCOMES, UNREADABLE_GOLD)
@@ -24,11 +26,14 @@ def grade(file: Path, out: Path, grader: MathGrader, options: Options, strict: b
     """Write the lines of ``file``, in order and with all their fields, to ``out``; return the count of each status.
 
     Each line has `gold` and either `prediction` (an answer; if it has a box, the content of the last one) or
-    `completion` (a response, from which the grader's protocol extracts the answer). Each line gets `correct` (bool) and
-    `status` (an outcome or `unreadable_gold`) in place of fields of the same name. Raises UserError, naming file and
-    line, if a line cannot be graded, and if ``strict`` for an unreadable gold answer.
+    `completion` (a response, from which the grader's protocol extracts the answer). It may have `problem`, which tells
+    whether a degree sign may be added. Each line gets `correct` (bool) and `status` (an outcome or `unreadable_gold`)
+    in place of fields of the same name. Raises UserError, naming file and line, if a line cannot be graded, and if
+    ``strict`` for an unreadable gold answer.
     """
     rows = list(json_lines(file))
+    if not rows:
+        raise UserError(f"{file}: is empty.")
     places = [f"{file}, line {number}" for number, _ in rows]
     items = [_item(row, place, grader.extraction, options) for (_, row), place in zip(rows, places, strict=True)]
     counts = dict.fromkeys(STATUSES, 0)
@@ -48,6 +53,7 @@ def _item(row: dict[str, Any], place: str, protocol: str, options: Options) -> I
     gold = row.get("gold")
     if not isinstance(gold, str | int | float) or isinstance(gold, bool) or not str(gold).strip():
         raise UserError(f"{place}: 'gold' must be a text or a number; the keys are {', '.join(map(repr, row))}.")
+    options = replace(options, degrees=speaks_of_degrees(str(row.get("problem"))))
     key = next((key for key in ("prediction", "completion") if row.get(key) is not None), None)
     if key is None:
         if "prediction" in row or "completion" in row:
@@ -57,7 +63,7 @@ def _item(row: dict[str, Any], place: str, protocol: str, options: Options) -> I
         raise UserError(f"{place}: {key!r} must be a text, a number or null, not {type(row[key]).__name__}.")
     text = str(row[key])
     # A prediction already is an answer; protocols that search prose would shorten it.
-    answer = extract(text, "boxed" if key == "prediction" else protocol, options.list_answer)
+    answer = extract(text, "boxed" if key == "prediction" else protocol, is_list(str(gold), options.list_answer))
     if answer is None and key == "prediction":
         answer = _PREFIX.sub("", text, count=1) if _PREFIX.match(text) else text
     return Item(str(gold), answer or "", options, place)

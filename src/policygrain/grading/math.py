@@ -37,13 +37,13 @@ class MathGrader(Grader):
             raise UserError("grader 'math': the package math-verify is missing; install it or use 'numeric'.")
         self.extraction = check_protocol(extraction)
         protocol = "" if extraction == "boxed" else f", {extraction}"
-        self.name = f"math-4 (math-verify {version('math-verify')}, {seconds:g} s{protocol})"
+        self.name = f"math-5 (math-verify {version('math-verify')}, {seconds:g} s{protocol})"
         self.pool = Pool(workers or default_workers(), seconds, memory)
         self._lock = threading.Lock()  # the pool serves one call at a time
 
     def grade_items(self, items: Sequence[Item]) -> list[Outcome]:
         """One outcome per response. UserError as ``compare_items``."""
-        lists = [item.options.list_answer or is_list(item.gold) for item in items]
+        lists = [is_list(item.gold, item.options.list_answer) for item in items]
         texts = [extract(item.text, self.extraction, is_a_list) for item, is_a_list in zip(items, lists, strict=True)]
         return self.compare_items([item._replace(text=text or "") for item, text in zip(items, texts, strict=True)])
 

@@ -10,7 +10,7 @@ import functools
 import re
 import unicodedata
 
-from .numeric import OPTIONAL_SPACES, open_brackets, parse_number, unbraced
+from .numeric import OPTIONAL_SPACES, open_brackets, unbraced
 
 _SYMBOLS = "°º×·⋅πθ∞≤≥≠±∪∩∈∅"
 _COMMANDS = r"^\circ ^\circ \times \cdot \cdot \pi \theta \infty \le \ge \ne \pm \cup \cap \in \emptyset"
@@ -21,22 +21,25 @@ _TABLE = str.maketrans(
     | dict.fromkeys("\u200b\u2060\ufeff", "")
     | {character: f"{command} " for character, command in zip(_SYMBOLS, _COMMANDS.split(), strict=True)}
     | {"€": r"\text{euro}", "£": r"\text{pound sterling}", "¥": r"\text{yen}"}
-    | {character: f"^{{{unicodedata.digit(character)}}}" for character in "⁰¹²³⁴⁵⁶⁷⁸⁹"}
     | {c: "\\frac{{{}}}{{{}}}".format(*unicodedata.normalize("NFKC", c).split("⁄")) for c in _FRACTIONS}
 )
+_SUPERSCRIPTS = re.compile("⁻?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
 _ROOT = re.compile(r"√\s*(?:\((?P<group>[^()]*)\)|(?P<token>\d+|[A-Za-z]))")
-_DEGREES = r" ?([\d.]+) ?\^\\circ ?"
+_DEGREES = r" ?([\d.]+) ?\^\\circ *"
 _FUNCTION = r"\\(?:sin|cos|tan|cot|sec|csc)(?:\^ ?(?:\{ ?-?\d ?\}|\d))? ?"
 _OF_DEGREES = re.compile(rf"({_FUNCTION})(?:\({_DEGREES}\)|\{{{_DEGREES}\}}|{_DEGREES})")
 _END = r"(?![a-zA-Z])"
 _REWRITTEN = [
     (re.compile(r"\\\\(?=[a-zA-Z])(?!.*\\end)"), r"\\"),
+    (re.compile(r"\\(?:rm|bf|it) (?!\{)"), " "),
     (
         re.compile(
             r"\\(?:text(?:normal|bf|it|rm|sf|tt|up)|math(?:rm|bf|it|sf|normal)|mbox|hbox|rm|bf|boldsymbol)" + _END
         ),
         r"\\text",
     ),
+    # A whole quantity in text: `\text{12 units}`.
+    (re.compile(r"^\\text ?\{ ?((?:\\\$ ?)?\d[\d.,]*)(?= |\}$)([^{}]*)\}$"), r"\1\\text{\2}"),
     (re.compile(r"\\[hv]?phantom ?(?:\{[^{}]*\}|[-+\d])"), ""),
     (re.compile(r"\\(?:text)?color ?\{[^{}]*\}|\\(?:underline|displaystyle|textstyle)" + _END), ""),
     (re.compile(r"(?<=\d)(?:, ?\\!|\{ ?, ?\}) ?(?=\d{3}(?!\d))"), ""),
@@ -54,7 +57,8 @@ _REWRITTEN = [
     (re.compile(r"\\\{ ?\\\}|\\varnothing" + _END), r"\\emptyset "),
     (re.compile(r"\\(?:leq|leqslant)(?![a-zA-Z])|<=|=<"), r"\\le "),
     (re.compile(r"\\(?:geq|geqslant)(?![a-zA-Z])|>=|=>"), r"\\ge "),
-    (re.compile(r"\\neq(?![a-zA-Z])|!="), r"\\ne "),
+    (re.compile(r"\\neq(?![a-zA-Z])|!=|\\not ?="), r"\\ne "),
+    (re.compile(r"\\mod" + _END), r"\\bmod"),
     (re.compile(r"\\lt" + _END), "<"),
     (re.compile(r"\\gt" + _END), ">"),
     (re.compile(r"(?<=[A-Za-z)])['\u2019\u2032]"), r"^{\\prime}"),
@@ -68,7 +72,7 @@ _AND_OR = re.compile(
 _EMPTY_TEXT = re.compile(r"\\text ?\{( ?,? ?)\}")
 APPROXIMATELY = "≈"
 _APPROXIMATELY = re.compile(r"\\(?:approx|simeq|doteq|cong)(?![a-zA-Z])")
-_LEADING = re.compile(r"(?:[=≈]|\\sim(?![a-zA-Z])|\\therefore(?![a-zA-Z])) ?")
+_LEADING = re.compile(r"(?:[=≈+]|\\sim(?![a-zA-Z])|\\therefore(?![a-zA-Z])) ?")
 _DISPLAY = re.compile(r"\\[\[(] ?((?:(?!\\[\[\]()]).)*?) ?\\[\])]", re.DOTALL)
 _RELATION = re.compile(r"[<>]|\\(?:le|ge|ne)(?![a-zA-Z])")
 _THOUSANDS = re.compile(r"(?<![\d.,])(?<![(\[])\d{1,3}(?:,\d{3})+(?![\d,])|(?<=[(\[])\d{1,3}(?:,\d{3})+(?![\d,)\]])")
@@ -85,6 +89,7 @@ _TIME = re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?(?:(?:\\text\{)?([apAP])\.?[mM]
 @functools.lru_cache(maxsize=10_000)
 def normalize(text: str) -> str:
     """``text`` in one notation: spaces, dashes, separators, degrees, brackets, bases and text commands."""
+    text = _SUPERSCRIPTS.sub(lambda m: f"^{{{unicodedata.normalize('NFKC', m[0])}}}", text)
     text = " ".join(text.translate(_TABLE).split())
     text = _ROOT.sub(lambda m: f"\\sqrt{{{m['group'] or m['token']}}}", text) if "√" in text else text
     for pattern, replacement in _REWRITTEN:
@@ -166,8 +171,6 @@ def bracketed(text: str) -> tuple[str, list[str]]:
 
     Set braces are "{}". Other brackets around a single item do not make a collection.
     """
-    if parse_number(text):
-        return "", [text]
     opening, inner, closing = text[:1], text[1:-1], text[-1:]
     if text.startswith("\\{") and text.endswith("\\}"):
         opening, inner, closing = "{", text[2:-2], "}"
@@ -179,9 +182,9 @@ def bracketed(text: str) -> tuple[str, list[str]]:
     return "", split_items(text)
 
 
-def is_list(gold: str) -> bool:
-    """Whether a gold answer is several answers without brackets around them."""
-    return len(bracketed(without_thousands(normalize(gold)))[1]) > 1 and not bracketed(normalize(gold))[0]
+def is_list(gold: str, known: bool = False) -> bool:
+    """Whether a gold answer is several answers: it is ``known`` to be, or has no brackets around them."""
+    return known or (len(bracketed(without_thousands(normalize(gold)))[1]) > 1 and not bracketed(normalize(gold))[0])
 
 
 def split_items(text: str) -> list[str]:

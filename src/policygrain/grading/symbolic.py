@@ -57,20 +57,26 @@ def grade_pair(gold: str, answer: str, options: Options) -> Outcome:
 def _is_readable(gold: str) -> bool:
     if notation.clock(gold) or parse(gold) is not None or _real_set(gold):
         return True
-    items = notation.bracketed(_without_variable(gold))[1]
+    items = notation.both_signs(notation.bracketed(_without_variable(gold))[1])
     return all(item and parse(read_quantity(item, True).value) is not None for item in items)
 
 
 # ---- items and brackets ---------------------------------------------------------------------------------------------
 
-_SYMBOL = r"(?:[A-Za-z]|\\(?:text ?\{ ?[\w ]+ ?\}|[a-zA-Z]+))(?: ?_ ?(?:\w|\\?[a-z]+|\{[^{}]*\}))?"
-_NAME = re.compile(rf"{_SYMBOL}(?: ?\([^()=]*\))?|{_SYMBOL}(?: ?: ?{_SYMBOL})+")
+_SYMBOL = (
+    r"(?:[A-Za-z]|\\(?:text ?\{ ?[\w ]+ ?\}|overline ?\{ ?[A-Z]{2} ?\}|[a-zA-Z]+))"
+    r"(?: ?_ ?(?:\w|\\?[a-z]+|\{[^{}]*\}))?"
+)
+_FUNCTION = r"[f-h](?: ?\^ ?\{ ?(?:-1|\\prime) ?\})? ?\((?:[^()=]*|[f-h] ?\([^()=]*\))\)"
+_NAME = re.compile(rf"{_SYMBOL}(?: ?\([^()=]*\))?|{_FUNCTION}|{_SYMBOL}(?: ?: ?{_SYMBOL})+")
+_TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
+_WORDS = re.compile(r"[a-z]{2,}[a-z\d ]*")
 _NAMED_LIST = re.compile(rf"(?P<name>{_SYMBOL}|\([^()=]*\)) ?= ?(?P<items>[^=]*)")
 
 
 def _same(gold: str, answer: str, options: Options) -> bool:
     """Whether a normalized answer, a single one or a collection, is the same as the gold answer."""
-    if gold == answer:
+    if gold == answer or _same_words(gold, answer):
         return True
     if notation.bases(gold) != notation.bases(answer):
         return False
@@ -80,7 +86,7 @@ def _same(gold: str, answer: str, options: Options) -> bool:
         return answer_time is not None and answer_time[:3] == time[:3] and answer_time[3] in ("", time[3])
     if not options.list_answer or ", " in gold:
         gold = notation.without_thousands(gold)
-    if not options.list_answer or ", " in answer:
+    if not options.list_answer or ", " in answer or "," not in gold:
         answer = notation.without_thousands(answer)
     if "\\begin" in gold + answer:
         return _same_value(gold, answer, options)
@@ -92,6 +98,12 @@ def _same(gold: str, answer: str, options: Options) -> bool:
     if len(golds) == len(answers) == 1 and brackets == given_brackets == "":
         return _same_value(golds[0], answers[0], options)
     return _same_items(_collection(gold, golds, brackets), _collection(answer, answers, given_brackets), options)
+
+
+def _same_words(gold: str, answer: str) -> bool:
+    r"""Whether two texts are the same words, of which one or both are in text commands: `\text{June 20}`, `June 20`."""
+    words, given = (" ".join(_TEXT.sub(r"\1", text).casefold().split()) for text in (gold, answer))
+    return words == given and "\\text" in gold + answer and _WORDS.fullmatch(words) is not None
 
 
 def _collection(text: str, items: list[str], brackets: str) -> tuple[str, list[str], str, dict[str, str]]:

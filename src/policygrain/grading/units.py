@@ -27,6 +27,7 @@ seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninet
 pairs couple gross hundred thousand million billion trillion hundreds thousands millions billions trillions
 half halves third thirds quarter quarters fourth fourths fifth fifths sixth sixths seventh sevenths eighth
 eighths ninth ninths tenth tenths hundredth hundredths thousandth thousandths percents percentage
+lakh lakhs crore crores quadrillion quadrillions tens
 permille squared cubed square cube root power powers exponent factorial times plus minus over divided
 multiplied by double twice triple point and or nor not no none anything otherwise else unless
 except but if when where for all every everything either both neither negative positive mod modulo base log ln
@@ -49,7 +50,7 @@ for _entry in UNITS.split(";"):
 # What may be a unit at the end of a quantity: commands of text with powers, a degree or percent sign, or plain letters.
 _END = re.compile(
     r" ?(?P<command>(?:(?:/|\\cdot|\\times|\*)? ?\\text ?\{[^{}]*\} ?(?:\^ ?(?:\{ ?-?\d ?\}|\d) ?)?)+|\\?%"
-    r"|\^\\circ(?: ?\\text ?\{ ?[CF] ?\})?)$"
+    r"|\^\\circ ?(?:\\text ?\{ ?[CF] ?\}|[CF])?)$"
     r"|(?<=[\d)}])(?P<space> ?)(?P<bare>[A-Za-zΩÅ°/. ]*[A-Za-zΩÅ])\.?(?P<power>\^\{?[23]\}?)?$"
 )
 _CURRENCY = re.compile(

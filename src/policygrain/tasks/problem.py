@@ -12,6 +12,7 @@ from typing import Any
 from ..errors import UserError
 from ..files import atomic_text, json_lines
 from ..grading.grader import DEFAULT, Options, speaks_of_degrees
+from ..text import shortened
 
 Row = dict[str, Any]
 
@@ -41,10 +42,15 @@ def read_problems(
 ) -> list[Problem]:
     """At most ``limit`` problems of a JSON Lines file with `problem` and `answer` (`id` and others are optional).
 
-    ``complete`` adds keys to each row. UserError with file and line.
+    ``complete`` adds keys to each row. UserError with file and line, also if an id is repeated.
     """
-    rows = islice(read_rows(path), limit)
-    return [_problem(complete(row), path, number) for number, row in rows]
+    problems, lines = [], dict[str, int]()
+    for number, row in islice(read_rows(path), limit):
+        problem = _problem(complete(row), path, number)
+        if (first := lines.setdefault(problem.id, number)) != number:
+            raise UserError(f"{path}, line {number}: has the id of line {first}, {problem.id!r}; each needs its own.")
+        problems.append(problem)
+    return problems
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, Row]]:
@@ -80,15 +86,14 @@ def _problem(row: Row, path: Path, number: int) -> Problem:
     if ("tests" in values) != ("entry_point" in values):
         missing = "entry_point" if "tests" in values else "tests"
         raise UserError(f"{where}: no {missing!r}; a problem whose answer is a program has both.")
-    degrees = "tests" not in values and speaks_of_degrees(str(row["problem"]))
-    return Problem(
-        str(row.get("id", f"{path.stem}-{number:05d}")),
-        str(row["problem"]),
-        str(row.get("answer") or "") if "tests" in values else str(row["answer"]),
-        str(row.get("source", path.stem)),
-        str(row.get("steps", "")),
-        Options(**values, degrees=degrees),
-    )
+    texts = {"id": f"{path.stem}-{number:05d}", "problem": "", "answer": "", "source": path.stem, "steps": ""}
+    for key in texts:
+        if isinstance(value := row.get(key), bool | list | dict):
+            raise UserError(f"{where}: {key}: expected a text or a number, got {shortened(repr(value), 80)}.")
+        if value is not None:
+            texts[key] = str(value)
+    degrees = "tests" not in values and speaks_of_degrees(texts["problem"])
+    return Problem(**texts, options=Options(**values, degrees=degrees))
 
 
 def write_problems(path: Path, problems: Iterable[Problem]) -> None:

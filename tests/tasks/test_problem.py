@@ -38,8 +38,6 @@ def test_null_is_a_missing_key(tmp_path: Path) -> None:
         ('{"problem": "1+1"}', "no 'answer'; the keys are 'problem'"),
         ('{"problem": ["p"], "answer": "1"}', r"problem: expected a text or a number, got \['p'\]"),
         ('{"problem": "p", "answer": true}', "answer: expected a text or a number, got True"),
-        # It would be two problems with one score.
-        ('{"id": "own-1", "problem": "p", "answer": "1"}', "has the id of line 1, 'own-1'"),
         # JSON allows it; no tokenizer can encode it.
         (r'{"problem": "\ud800", "answer": "1"}', r"contains half a character \(a lone surrogate\)"),
         (r'{"problem": "1", "answer": "\udfff"}', r"contains half a character \(a lone surrogate\)"),

@@ -13,6 +13,7 @@ from policygrain.tasks import registry
 from policygrain.tasks.problem import read_problems
 from policygrain.tasks.sources import check_sources, contaminated, prepare
 
+from ..support.files import write_lines
 from ..support.problem_sets import study_with
 from ..support.small import SMALL, small_study
 
@@ -43,6 +44,18 @@ def test_sources_are_looked_for_in_the_folder_of_the_environment(
         check_sources(study)
     (tmp_path / "own.jsonl").write_text('{"problem": "1+1", "answer": "2"}\n')
     check_sources(study)
+
+
+def test_problems_of_a_benchmark_have_ids_of_their_own(tmp_path: Path) -> None:
+    """Two problems would have one score. Training problems may share ids, such as those of two files."""
+    for name, ids in (("twice", ["a", "b", "a"]), ("once", ["a", "b", "c"])):
+        rows = [{"id": i, "problem": f"{n}+1", "answer": f"{n + 1}"} for n, i in enumerate(ids)]
+        write_lines(tmp_path / f"{name}.jsonl", rows)
+    prepare(study_with(["twice.jsonl"], [{"name": "b", "source": "once.jsonl"}], tmp_path), DataFolder(tmp_path / "x"))
+    with pytest.raises(UserError, match=r"twice\.jsonl: 2 problems have the id 'a'"):
+        prepare(
+            study_with(["once.jsonl"], [{"name": "b", "source": "twice.jsonl"}], tmp_path), DataFolder(tmp_path / "y")
+        )
 
 
 def test_registered_sets_in_a_study(benchmarks_folder: Path, tmp_path: Path) -> None:

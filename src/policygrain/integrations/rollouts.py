@@ -77,7 +77,6 @@ COLUMNS = {
     "step": Column(("step",), per_token=False),
     "top_p": Column(("top_p",), per_token=False),
 }
-CUT_OFF = "If the file was cut off, delete its last line to use the lines before: `sed -i '$d' FILE`."
 PROMPTS = ("prompt_ids", "prompt_token_ids")
 READ = {*PROMPTS}.union(*(column.names for column in COLUMNS.values()))
 
@@ -156,7 +155,7 @@ def read_rollouts(path: Path) -> Rollouts:
     not score a token, its log-probability may be missing, and the old policy's is used in its place, as in training.
     """
     read = _Reader()
-    for where, row in _rows(path):
+    for where, row in _rows(path, read.cut_off):
         read.add(row, where)
     if not read.lengths and read.n_masked:
         raise UserError(f"{path}: the mask is 0 everywhere in its {read.n_masked:,} responses, so no token is trained.")
@@ -189,6 +188,7 @@ class _Reader:
         self.names: set[str] = set()  # all names in the previous row
         self.keys: dict[str, str] = {}  # column → its name in the previous row
         self.not_read: set[str] = set()
+        self.cut_off: list[str] = []  # notes on the ends of files
 
     def add(self, row: Mapping[str, Any], where: str) -> None:
         """Add a response. UserError if a value is not a number or a column has another length."""
@@ -261,7 +261,9 @@ class _Reader:
         columns = {name: torch.frombuffer(values, dtype=torch.float64) for name, values in self.columns.items()}
         lengths = torch.frombuffer(self.lengths, dtype=torch.int64)
         ends, mask = lengths.cumsum(0), columns["mask"] != 0
-        notes = [f"columns that are not read: {', '.join(sorted(self.not_read))}."] if self.not_read else []
+        notes = [f"{note}." for note in self.cut_off]
+        if self.not_read:
+            notes.append(f"columns that are not read: {', '.join(sorted(self.not_read))}.")
         if "rollout_log_probs" in columns and (unknown := columns["rollout_log_probs"].isnan()).any():
             columns["rollout_log_probs"][unknown] = columns["old_log_probs"][unknown]
             notes.append(
@@ -335,10 +337,11 @@ def _files(path: Path) -> list[Path]:
     return files
 
 
-def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """(place, row without its nulls) of all files, one at a time."""
+def _rows(path: Path, cut_off: list[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """(place, row without its nulls) of all files, one at a time; notes on ends as in `json_lines`."""
     for file in _files(path):
-        unit, rows = ("row", _parquet(file)) if file.suffix == ".parquet" else ("line", json_lines(file, CUT_OFF))
+        is_table = file.suffix == ".parquet"
+        unit, rows = ("row", _parquet(file)) if is_table else ("line", json_lines(file, cut_off=cut_off))
         for number, row in rows:
             yield f"{file}, {unit} {number}", {key: value for key, value in row.items() if value is not None}
 

@@ -42,15 +42,10 @@ def read_problems(
 ) -> list[Problem]:
     """At most ``limit`` problems of a JSON Lines file with `problem` and `answer` (`id` and others are optional).
 
-    ``complete`` adds keys to each row. UserError with file and line, also if an id is repeated.
+    ``complete`` adds keys to each row. UserError with file and line.
     """
-    problems, lines = [], dict[str, int]()
-    for number, row in islice(read_rows(path), limit):
-        problem = _problem(complete(row), path, number)
-        if (first := lines.setdefault(problem.id, number)) != number:
-            raise UserError(f"{path}, line {number}: has the id of line {first}, {problem.id!r}; each needs its own.")
-        problems.append(problem)
-    return problems
+    rows = islice(read_rows(path), limit)
+    return [_problem(complete(row), path, number) for number, row in rows]
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, Row]]:

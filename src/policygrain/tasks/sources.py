@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,6 +55,13 @@ def load(source: str, root: Path | None, limit: int | None = None) -> list[Probl
         return read_problems(data_root(root) / source, limit)
     dataset = registry.dataset(source)
     return set_files.load(dataset, set_files.require(dataset, data_root(root), source), limit)
+
+
+def check_ids(problems: list[Problem], source: str) -> None:
+    """UserError if two problems have the same id, by which scores are grouped."""
+    (name, count), *_ = Counter(problem.id for problem in problems).most_common(1) or [("", 0)]
+    if count > 1:
+        raise UserError(f"{source}: {count} problems have the id {name!r}; each problem of a benchmark needs its own.")
 
 
 def source_digests(study: Study) -> dict[str, str]:
@@ -131,6 +139,7 @@ def _write(study: Study, out: DataFolder) -> None:
             compared[benchmark.name] = []
         else:
             problems = compared[benchmark.name] = load(benchmark.source, data.root, benchmark.size)
+            check_ids(problems, benchmark.source)
         write_problems(out.benchmark(benchmark.name), problems)
     # Synthetic problems are not compared: their splits share no question, and questions of a family have similar words.
     index = TrainingIndex(foreign)

@@ -16,7 +16,13 @@ LENGTHS = {
     "scale-scratchpad": "scratchpads alone",
     "scale-long": "long scratchpads",
 }
-SIZES = {"parameters": "", "scale": "0.09 million", "scale-0.3m": "0.3 million", "scale-1m": "1 million"}
+SIZES = {
+    "parameters": "",
+    "scale": "0.09 million",
+    "scale-0.3m": "0.3 million",
+    "scale-1m": "1 million",
+    "scale-5m": "5 million",
+}
 # Other initial models, for what the last two lengths suggested.
 FRESH, FRESH_LONG = "scale-fresh", "scale-long-fresh"
 PLANNED = ("none", "block", "sequence")

@@ -40,7 +40,7 @@ MAPS: dict[str, Any] = {
             "reference": "token",
             "vary": {"ahead": [0, 2], "learning_rate": [1e-4, 1e-3]},
         },
-        "ranges": {"methods": ["token_clip", "dapo", "tepo"], "vary": {"ahead": [0, 2]}},
+        "ranges": {"methods": ["token_clip", "grpo", "tepo"], "vary": {"ahead": [0, 2]}},
     },
     "figures": ["phase", "ranges"],
 }

@@ -131,7 +131,11 @@ def test_a_folder_that_is_no_start_model_is_not_replaced(
     other.mkdir(parents=True)
     (other / "config.json").write_text("{}")
     config = write_study(tmp_path / "study.yaml", SMALL)
-    assert main(["start-model", "--config", str(config), "--results", str(tmp_path)]) == 2
+    options = ["--config", str(config), "--results", str(tmp_path)]
+    assert main(["start-model", *options]) == 2
+    assert "run `policygrain prepare` first" in capsys.readouterr().err
+    assert main(["prepare", *options]) == 0
+    assert main(["start-model", *options]) == 2
     assert f"{other}: contains files but no start.json" in capsys.readouterr().err
     assert snapshot(other) == {"seed0/config.json": b"{}"}
     (other / "config.json").unlink()  # an empty folder is as good as none

@@ -78,7 +78,7 @@ def refuse(objective: Method, problems: Iterable[str]) -> None:
 def warn_sampler(objective: Method, applied: Iterable[str] = ()) -> None:
     """Warn of the method's sampler settings that the trainer does not apply; ``applied``: those that it does."""
     values, defaults = objective.sampler.data(), type(objective.sampler)().data()
-    ignored = [key for key in values if values[key] != defaults[key] and key not in applied]
+    ignored = [key for key in values if values[key] != defaults.get(key) and key not in applied]
     if ignored:
         warnings.warn(
             f"{objective.name}: the trainer samples, so these settings of the method's sampler have no effect: "

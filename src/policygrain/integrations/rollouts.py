@@ -94,7 +94,8 @@ class Rollouts:
     responses: dict[str, Tensor]
     lengths: Tensor  # [responses], in tokens, including those where the mask is 0
     prompts: list[array[int]]
-    left_out: tuple[Tensor, Tensor]  # reward and group of responses whose mask is 0 everywhere
+    # Reward and group of responses whose mask is 0 everywhere.
+    left_out: tuple[Tensor, Tensor] = (torch.zeros(0), torch.zeros(0, dtype=torch.int64))
     notes: tuple[str, ...] = ()  # what was left out of the file
 
     @functools.cached_property

@@ -153,7 +153,7 @@ publish:
 	$(MAKE) pages
 
 # The figures, tables and pages of the documentation, redrawn from the published records. A figure or page is a line of docs/pages.py.
-PUBLISHED := laptop phase phase-old phase-old-rates phase-ranges night night-replicate mismatch newer turns turns-ranges turns-replicate engines engines-verl scale scale-direct scale-scratchpad scale-fresh scale-long scale-long-fresh scale-0.3m scale-1m mask recipes convergence turn-rewards
+PUBLISHED := laptop phase phase-old phase-old-rates phase-ranges night night-replicate mismatch newer turns turns-ranges turns-replicate engines engines-verl scale scale-direct scale-scratchpad scale-fresh scale-long scale-long-fresh scale-0.3m scale-1m scale-5m mask recipes convergence turn-rewards
 FREEZE ?= $(PUBLISHED)
 DRAWN := results/published
 pages: setup

@@ -165,13 +165,13 @@ def late_rise(record: str, arm: str) -> list[float]:
     return rises
 
 
-def after_round(record: str, method: str, steps: int) -> dict[int, float]:
-    """Initial model → reward after the last update of a round, in points."""
+def after_round(record: str, method: str, steps: int, column: str = "reward") -> dict[int, float]:
+    """Initial model → reward after the last update of a round, or ``before`` it, in points."""
     found = {}
     for seed, text in files(record, "rounds/seed#.json"):
         rows = [row for row in json.loads(text)["rows"] if row["method"] == method and row["steps"] == steps]
         last = max(row["updates"] for row in rows)
-        found[seed] = 100 * float(np.mean([row["reward"] for row in rows if row["updates"] == last]))
+        found[seed] = 100 * float(np.mean([row[column] for row in rows if row["updates"] == last]))
     return found
 
 
@@ -356,6 +356,21 @@ NUMBERS: dict[tuple[str, str], list[Line]] = {
             "The block ratio's deficit of {:.1f} ± {:.1f}, which the first six models decide",
             lambda r: half_width(mean_t(paired(one_batch, r, "token", "block"))),
         )
+    ],
+    ("docs/length.md", "scale-5m"): [
+        (
+            "take mean sampled accuracy from {:.1f}% to {:.1f}%",
+            lambda r: (
+                100 * np.mean([rows[0]["validation_accuracy"] for rows in metrics(r, "none").values()]),
+                np.mean([*after_round(r, "token", 16, "before").values()]),
+            ),
+        ),
+        (
+            "at most {:.0f}% of the responses are correct with any ratio",
+            lambda r: [
+                max(max(after_round(r, m, 16).values()) for m in ("token", "none", "block", "sequence", "product"))
+            ],
+        ),
     ],
     ("docs/length.md", "scale-long-fresh"): [
         (

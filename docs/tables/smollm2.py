@@ -48,7 +48,6 @@ def accuracy(record: str) -> str:
 
 @block("smollm2-learning", RECORD, 10)
 @block("smollm2-code-learning", PROGRAMS, 5)
-@block("smollm2-ratios-learning", RATIOS, 4)
 def learning(record: str, window: int) -> str:
     """By arm, first and last steps of all seeds: accuracy of samples, and share of groups whose rewards differ."""
     rows = steps(record).dropna(subset="sampled_accuracy")

@@ -206,6 +206,16 @@ def cost(record: str) -> Numbers:
     return len(ends), sum(end["seconds"] for end in ends) / 3600, sum(end["tokens"] for end in ends)
 
 
+def above_start(record: str, *arms: str) -> int:
+    """How many runs end above the initial model in sampled accuracy, mean over benchmarks."""
+    texts = dict(files(record, "start/seed#/evaluation/records.json"))
+    starts = {
+        seed: 100 * float(np.mean([np.mean(row["per_problem"]) for row in json.loads(text)["records"]]))
+        for seed, text in texts.items()
+    }
+    return sum(end > starts[seed] for arm in arms for seed, end in final(record, arm, "sampled").items())
+
+
 def collapsed(record: str, *methods: str) -> Numbers:
     """For each method: how many runs at the two larger learning rates end below half of their first accuracy."""
     counts = []
@@ -765,6 +775,17 @@ NUMBERS: dict[tuple[str, str], list[Line]] = {
             )
             for method in ("grpo", "tepo", "mpo")
             for arm in (method, f"{method}+updates_per_batch=1")
+        ),
+    ],
+    ("docs/pretrained.md", "smollm2-ratios"): [
+        ("{} runs of 12 steps, {:.1f} core-hours, {:,} sampled tokens", cost),
+        (
+            "| token ratio − no ratio | {:+.1f} ± {:.1f} |",
+            lambda r: half_width(mean_t(paired(area, r, "token", "none"))),
+        ),
+        (
+            "{} of 9 runs without a clip end above the initial model, and {} of 9 of the recipes",
+            lambda r: (above_start(r, "none", "token", "sequence"), above_start(r, "grpo", "tepo", "mpo")),
         ),
     ],
     ("docs/pretrained.md", "smollm2-code"): [("{} runs of 20 steps, {:.1f} core-hours, {:,} sampled tokens", cost)],

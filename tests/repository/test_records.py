@@ -19,7 +19,8 @@ from policygrain.study.runs import run_matrix
 NAMES = """
 phase phase-old phase-old-rates phase-ranges night night-replicate mismatch newer turns turns-ranges turns-replicate
 turn-rewards recipes convergence engines scale scale-direct scale-scratchpad scale-fresh scale-long
-scale-long-fresh scale-0.3m scale-1m scale-5m mask engines-verl controls smollm2 smollm2-code smollm2-sums
+scale-long-fresh scale-0.3m scale-1m scale-5m mask engines-verl controls smollm2 smollm2-code smollm2-ratios
+smollm2-sums
 """
 # Record → its study file.
 RECORDS = {"laptop": "config.yaml"} | {name: f"studies/{name}.yaml" for name in NAMES.split()}

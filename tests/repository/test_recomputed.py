@@ -206,14 +206,15 @@ def cost(record: str) -> Numbers:
     return len(ends), sum(end["seconds"] for end in ends) / 3600, sum(end["tokens"] for end in ends)
 
 
-def above_start(record: str, *arms: str) -> int:
-    """How many runs end above the initial model in sampled accuracy, mean over benchmarks."""
+def above_start(record: str, decoding: str, *arms: str) -> int:
+    """How many runs end above the initial model in accuracy, `sampled` or `greedy`, mean over benchmarks."""
+    key = {"sampled": "per_problem", "greedy": "greedy"}[decoding]
     texts = dict(files(record, "start/seed#/evaluation/records.json"))
     starts = {
-        seed: 100 * float(np.mean([np.mean(row["per_problem"]) for row in json.loads(text)["records"]]))
+        seed: 100 * float(np.mean([np.mean(row[key]) for row in json.loads(text)["records"]]))
         for seed, text in texts.items()
     }
-    return sum(end > starts[seed] for arm in arms for seed, end in final(record, arm, "sampled").items())
+    return sum(end > starts[seed] for arm in arms for seed, end in final(record, arm, decoding).items())
 
 
 def collapsed(record: str, *methods: str) -> Numbers:
@@ -784,8 +785,13 @@ NUMBERS: dict[tuple[str, str], list[Line]] = {
             lambda r: half_width(mean_t(paired(area, r, "token", "none"))),
         ),
         (
-            "{} of 9 runs without a clip end above the initial model, and {} of 9 of the recipes",
-            lambda r: (above_start(r, "none", "token", "sequence"), above_start(r, "grpo", "tepo", "mpo")),
+            "{} of 9 runs without a clip end above the initial model, and {} of 9 of the recipes; in greedy accuracy {} of "
+            "9 and {} of 9",
+            lambda r: [
+                above_start(r, decoding, *arms)
+                for decoding in ("sampled", "greedy")
+                for arms in (("none", "token", "sequence"), ("grpo", "tepo", "mpo"))
+            ],
         ),
     ],
     ("docs/pretrained.md", "smollm2-code"): [("{} runs of 20 steps, {:.1f} core-hours, {:,} sampled tokens", cost)],

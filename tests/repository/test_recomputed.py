@@ -785,8 +785,8 @@ NUMBERS: dict[tuple[str, str], list[Line]] = {
             lambda r: half_width(mean_t(paired(area, r, "token", "none"))),
         ),
         (
-            "{} of 9 runs without a clip end above the initial model, and {} of 9 of the recipes; in greedy accuracy {} of "
-            "9 and {} of 9",
+            "{} of 9 runs without a clip end above the initial model, and {} of 9 of the recipes; in greedy accuracy "
+            "{} of 9 and {} of 9",
             lambda r: [
                 above_start(r, decoding, *arms)
                 for decoding in ("sampled", "greedy")

@@ -28,7 +28,7 @@ def study_and_folder(arguments: Namespace) -> tuple[Study, StudyFolder]:
     return study, StudyFolder(arguments.results or Path("results") / study.name)
 
 
-def prepared_data(folder: StudyFolder) -> DataFolder:
+def require_problems(folder: StudyFolder) -> DataFolder:
     """The folder of a study's problems. UserError if `prepare` has not written them."""
     from ..errors import UserError
 
@@ -92,7 +92,7 @@ def start_model(arguments: Namespace) -> None:
     seeds = arguments.seeds or study.seeds[:1]
     with job(arguments.done, [f"seed{seed}" for seed in seeds]) as digests:
         for seed in seeds:
-            ensure_start_model(study, seed, prepared_data(folder), folder.start(seed))
+            ensure_start_model(study, seed, require_problems(folder), folder.start(seed))
             digests[f"seed{seed}"] = reader.start_model(folder.start(seed)).digest
 
 
@@ -236,7 +236,7 @@ def evaluate(arguments: Namespace) -> None:
     shards = list(jobs.shards) if arguments.shard is None else [arguments.shard]
     models = {name: model for shard in shards for name, model in jobs.models(shard).items()}
     with job(arguments.done, models) as keys:
-        keys.update(evaluate(study, models, prepared_data(folder), folder))
+        keys.update(evaluate(study, models, require_problems(folder), folder))
 
 
 # Instruments.

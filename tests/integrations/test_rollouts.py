@@ -110,6 +110,7 @@ def test_columns_that_are_not_read_are_named_once(tmp_path: Path) -> None:
 
 def test_responses_without_a_token_in_the_loss_are_left_out(tmp_path: Path) -> None:
     rows = [row(0.1, reward=i, group=g, mask=[i < 2]) for i, g in enumerate("aabba")] + [row(0.2, reward=2, group="c")]
+    rows += [row(0.1, reward=unknown, group="a", mask=[0]) for unknown in (math.nan, [])]
     read = read_rollouts(write_lines(tmp_path / "a.jsonl", [*rows, row(0.2, reward=3, group="c")]))
     assert read.responses["group"].tolist() == [0, 0, 2, 2] and read.responses["reward"].tolist() == [0, 1, 2, 3]
     # As in trainers, their rewards stay in the baseline: here (0, 1, 4) of group a.

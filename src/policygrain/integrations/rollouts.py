@@ -200,8 +200,12 @@ class _Reader:
         mask = values.setdefault("mask", array("d", [1]) * count)
         if mask and not any(mask):
             self.n_masked += 1
-            if {"reward", "group"} <= self.keys.keys():
-                self.left_out[0].extend(values["reward"][:1])
+            if (
+                "group" in self.keys
+                and len(reward := values.get("reward", array("d"))) == 1
+                and math.isfinite(reward[0])
+            ):
+                self.left_out[0].append(reward[0])
                 self.left_out[1].append(self._group(row))
             return
         prompt = values.pop("prompts", None)

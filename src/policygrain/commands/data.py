@@ -223,7 +223,7 @@ def evaluate_model(arguments: Namespace) -> None:
     path("file", "lines with `gold`, `prediction` or `completion`, and perhaps `problem`", metavar="FILE.jsonl"),
     path("--out", "JSON Lines file: the same lines with `correct` and `status`", required=True),
     option("--workers", "processes (default: one per processor)", type=int),
-    option("--seconds", "processor time limit per answer (default: 1)", type=float, default=1.0),
+    option("--seconds", "processor time limit per answer (default: as in evaluations)", type=float),
     option("--relative-tolerance", "for numbers, as a share of the gold answer", type=float),
     option("--extraction", "from completions: boxed, answer_line or qwen_math (default: boxed)", default="boxed"),
     flag("--strict", "end with an error if a gold answer cannot be read"),
@@ -238,6 +238,7 @@ def grade(arguments: Namespace) -> None:
     from ..files import check_out
     from ..grading import MathGrader, Options
     from ..grading.grade_file import grade
+    from ..grading.math import TIME_LIMIT
 
     for name, least in (("workers", 1), ("seconds", 0.001), ("relative_tolerance", 0)):
         value = getattr(arguments, name)
@@ -245,6 +246,6 @@ def grade(arguments: Namespace) -> None:
             raise UserError(f"--{name.replace('_', '-')} {value:g}: expected a number of at least {least}.")
     check_out(arguments.out)
     options = Options(relative_tolerance=arguments.relative_tolerance, list_answer=arguments.list_answer)
-    with MathGrader(arguments.workers, arguments.seconds, extraction=arguments.extraction) as grader:
+    with MathGrader(arguments.workers, arguments.seconds or TIME_LIMIT, extraction=arguments.extraction) as grader:
         counts = grade(arguments.file, arguments.out, grader, options, arguments.strict)
     print(", ".join(f"{count} {status}" for status, count in counts.items()))

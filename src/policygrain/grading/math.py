@@ -20,6 +20,8 @@ from .workers import Pool, default_workers
 # the registered problem sets has 210 characters.
 MAX_LENGTH = 2_000
 MAX_DEPTH = 40
+# Of processor time per answer. Reading the slowest gold answer of the registered problem sets takes 0.6 to 1.1 s.
+TIME_LIMIT = 3.0
 
 
 class MathGrader(Grader):
@@ -31,7 +33,7 @@ class MathGrader(Grader):
     """
 
     def __init__(
-        self, workers: int | None = None, seconds: float = 1.0, memory: int = 2**30, extraction: str = "boxed"
+        self, workers: int | None = None, seconds: float = TIME_LIMIT, memory: int = 2**30, extraction: str = "boxed"
     ) -> None:
         if importlib.util.find_spec("math_verify") is None:
             raise UserError("grader 'math': the package math-verify is missing; install it or use 'numeric'.")

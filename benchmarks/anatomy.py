@@ -7,21 +7,18 @@ The targets are a minute and 2 GB on two cores of an idle machine. Responses hav
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
 import subprocess
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from policygrain.files import atomic_json
-from policygrain.provenance import commit, hardware, versions
+from common import parser_of, provenance, save
 
 TARGET_SECONDS, TARGET_MB = 60, 2000
 
@@ -43,9 +40,8 @@ def write(path: Path, tokens: int) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--tokens", type=int, default=1_000_000)
-    parser.add_argument("--out", type=Path, help="JSON file for the numbers")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rollouts.jsonl"
@@ -65,10 +61,7 @@ def main() -> None:
         seconds = time.perf_counter() - started
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     report: dict[str, Any] = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "hardware": hardware(),
-        "versions": versions(),
-        "commit": commit(),
+        **provenance(),
         "tokens": tokens,
         "seconds": seconds,
         "processor_seconds": used.ru_utime + used.ru_stime,
@@ -77,8 +70,7 @@ def main() -> None:
     }
     print(f"{tokens:,} tokens: {seconds:.0f} s ({report['processor_seconds']:.0f} s of processor time), "
           f"{report['megabytes']:.0f} MB")  # fmt: skip
-    if arguments.out:
-        atomic_json(arguments.out, report)
+    save(report, arguments.out)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ Under a minute. The targets are for an idle machine.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -19,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # for the tests' made-up rec
 from tests.support.evaluations import make_run
 from tests.support.made_up import make_up
 
-from policygrain.files import atomic_json
-from policygrain.provenance import commit, hardware, versions
+from common import parser_of, provenance, save
 from policygrain.study import load_study
 
 ROOT = Path(__file__).parents[1]
@@ -80,21 +77,16 @@ def measure(rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--out", type=Path, help="JSON file for the numbers")
     arguments = parser.parse_args()
     report = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "hardware": hardware(),
-        "versions": versions(),
-        "commit": commit(),
+        **provenance(),
         "rounds": arguments.rounds,
         "seconds": measure(arguments.rounds),
     }
     print(json.dumps(report, indent=1))
-    if arguments.out:
-        atomic_json(arguments.out, report)
+    save(report, arguments.out)
 
 
 if __name__ == "__main__":

@@ -11,22 +11,19 @@ Prints JSON: seconds (of the clock and of processors), peak memory of the Snakem
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from policygrain.files import atomic_json
+from common import parser_of, provenance, save
 from policygrain.objective import method_names
-from policygrain.provenance import commit, hardware, versions
 from policygrain.results.layout import StudyFolder
 
 ROOT = Path(__file__).parents[1]
@@ -127,28 +124,23 @@ def finished_studies(*profile: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser = parser_of(__doc__)
     for name, default in (("methods", 20), ("seeds", 10), ("benchmarks", 8)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--only", choices=["new", "finished"], help="only studies without, or with, all results")
     parser.add_argument("--profile", help="Snakemake profile (default: jobs run on this machine)")
-    parser.add_argument("--out", type=Path, help="JSON file for the numbers")
     arguments = parser.parse_args()
     size = {name: vars(arguments)[name] for name in ("methods", "seeds", "benchmarks")}
     profile = ["--profile", arguments.profile] if arguments.profile else []
     report = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "hardware": hardware(),
-        "versions": versions(),
-        "commit": commit(),
+        **provenance(),
         **size,
         "profile": arguments.profile,
         **(planned_studies(size, *profile) if arguments.only != "finished" else {}),
         **(finished_studies(*profile) if arguments.only != "new" else {}),
     }
     print(json.dumps(report, indent=1))
-    if arguments.out:
-        atomic_json(arguments.out, report)
+    save(report, arguments.out)
 
 
 if __name__ == "__main__":

@@ -14,25 +14,23 @@ import os
 
 os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
-import argparse
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
 
-from policygrain.files import atomic_json
+from common import parser_of, provenance, save
 from policygrain.model.engine import Engine, Request
 from policygrain.model.loading import load_model
 from policygrain.model.torch_engine import TorchEngine
 from policygrain.model.vllm_engine import VllmEngine
-from policygrain.provenance import commit, hardware, seed_of, versions
+from policygrain.provenance import seed_of
 from policygrain.results.layout import RunFolder
 from policygrain.results.reader import run_summary, run_timings
 from policygrain.study import load_study
@@ -84,11 +82,10 @@ def in_training(model: str, steps: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("model", help="folder of a model")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=8, help="training steps with each engine")
-    parser.add_argument("--out", type=Path, help="JSON file for the numbers")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     _, tokenizer = load_model(arguments.model)
@@ -109,10 +106,7 @@ def main() -> None:
                 seconds[name].append(time.perf_counter() - begin)
                 tokens[name] += sum(len(r.ids) for r in responses)
     report: dict[str, Any] = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "hardware": hardware(),
-        "versions": versions(),
-        "commit": commit(),
+        **provenance(),
         "work": f"{PROMPTS} prompts × {GROUP} responses of at most {TOKENS} tokens, one thread",
         "engines": {},
     }
@@ -126,8 +120,7 @@ def main() -> None:
     del engines
     report["training"] = in_training(arguments.model, arguments.steps)
     print(report["training"])
-    if arguments.out:
-        atomic_json(arguments.out, report)
+    save(report, arguments.out)
 
 
 if __name__ == "__main__":

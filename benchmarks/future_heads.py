@@ -14,26 +14,24 @@ import os
 # Read when the libraries are loaded.
 os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
-import argparse
 import copy
 import statistics
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from common import parser_of, provenance, save
 from policygrain.clock import Clock
-from policygrain.files import atomic_json, read_json
+from policygrain.files import read_json
 from policygrain.grading import NumericGrader
 from policygrain.model import tiny
 from policygrain.model.loading import load_model
 from policygrain.model.open_engine import open_engine
 from policygrain.model.tiny import finetune
 from policygrain.objective import Method, method
-from policygrain.provenance import commit, hardware, versions
 from policygrain.results.layout import RunFolder
 from policygrain.study.schema import Prompt, TinyModel, Training, WarmStart
 from policygrain.tasks.families import FAMILIES, LEVELS, generate
@@ -63,9 +61,8 @@ def one_step(chosen: Method, start: Policy, rollouts: Rollouts) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=7, help="turns of each side")
-    parser.add_argument("--out", type=Path, help="JSON file for the numbers")
     arguments = parser.parse_args()
 
     torch.set_num_threads(1)
@@ -95,10 +92,7 @@ def main() -> None:
     seconds = {name: values[1:] for name, values in seconds.items()}
     ratios = [a / b for a, b in zip(seconds["heads"], seconds["backbone"], strict=True)]
     report: dict[str, Any] = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "hardware": hardware(),
-        "versions": versions(),
-        "commit": commit(),
+        **provenance(),
         "seconds": {name: statistics.median(values) for name, values in seconds.items()},
         "ratio": {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)},
         "warm_up": {
@@ -111,8 +105,7 @@ def main() -> None:
     }
     for key in ("seconds", "ratio", "warm_up"):
         print(f"{key}: " + ", ".join(f"{k} {v:.3g}" for k, v in report[key].items()))
-    if arguments.out:
-        atomic_json(arguments.out, report)
+    save(report, arguments.out)
 
 
 if __name__ == "__main__":

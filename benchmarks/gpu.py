@@ -26,7 +26,6 @@ import os
 os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import argparse
 import importlib.util
 import json
 import signal
@@ -35,14 +34,11 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
+from common import parser_of, provenance, save
 from gpu_sections import attention, log_probs_section, step, trl_step
 from gpu_work import SHAPES, work_of
-from policygrain.files import atomic_json
-from policygrain.provenance import commit, hardware, versions
 
 TOTAL_SECONDS, SECTION_SECONDS = 480, 200
 
@@ -85,10 +81,9 @@ def in_own_process(name: str, limit: float) -> Any:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--shape", nargs="+", default=["0.5b", "1.5b"], choices=list(SHAPES))
-    parser.add_argument("--out", type=Path, help="JSON file for the numbers")
     parser.add_argument("--section", help="this one alone, in this process")
     arguments = parser.parse_args()
 
@@ -97,10 +92,7 @@ def main() -> None:
         print(json.dumps(plan[arguments.section]()))
         return
     report: dict[str, Any] = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "hardware": hardware(),
-        "versions": versions(),
-        "commit": commit(),
+        **provenance(),
         "shapes": {name: asdict(SHAPES[name]) for name in arguments.shape},
         "work": work_of(arguments.shape[0])._asdict(),
         "sections": {},
@@ -112,8 +104,7 @@ def main() -> None:
         found = in_own_process(name, min(left, SECTION_SECONDS)) if left > 5 else {"error": "no time was left"}
         report["sections"][name] = found
         print(f"{name} ({time.monotonic() - begin:.0f} s): {json.dumps(found)}", flush=True)
-        if arguments.out:
-            atomic_json(arguments.out, report)
+        save(report, arguments.out)
 
 
 if __name__ == "__main__":

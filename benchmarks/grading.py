@@ -22,7 +22,6 @@ It needs the problem sets (JSON Lines with `answer`), about four minutes, and no
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import os
@@ -31,15 +30,13 @@ import re
 import statistics
 import time
 from collections import Counter
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from math_verify import parse, verify
 
-from policygrain.files import atomic_json
+from common import parser_of, provenance, save
 from policygrain.grading import MathGrader
-from policygrain.provenance import commit, hardware
 
 SEED = 0
 TIMEOUT = 5  # seconds of the serial loop
@@ -119,14 +116,13 @@ def compare(grader: MathGrader, ours: list[Pair], theirs: list[Pair]) -> dict[st
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = parser_of(__doc__)
     folder = os.environ.get("POLICYGRAIN_DATA", Path(__file__).parents[2] / "shared" / "benchmarks")
     parser.add_argument("--data", type=Path, default=Path(folder), help="folder of problem sets")
     parser.add_argument("--rounds", type=int, default=3, help="of ordinary answers; hostile ones have a single round")
     parser.add_argument("--answers", type=int, default=6000, help="ordinary answers in a round")
     parser.add_argument("--serial", type=int, default=600, help="of them, how many the serial loop grades")
     parser.add_argument("--hostile", type=int, default=10, help="in the second scenario, among 100 times as many")
-    parser.add_argument("--out", type=Path, help="JSON file for the numbers")
     arguments = parser.parse_args()
 
     logging.disable(logging.CRITICAL)
@@ -147,10 +143,8 @@ def main() -> None:
         with_hostile = compare(grader, tasks, tasks)
         rates = [r["policygrain"]["answers_per_s"] for r in rounds]
         report = {
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "hardware": hardware(),
+            **provenance(),
             "grader": grader.name,
-            "commit": commit(),
             "workers": grader.pool.workers,
             "serial_timeout_s": TIMEOUT,
             "start_s": start,
@@ -162,8 +156,7 @@ def main() -> None:
         print(
             f"{name:9} PolicyGrain {ours:7.0f}/s  serial {theirs:6.0f}/s  ratio {row['ratio']:.1f}  {row['outcomes']}"
         )
-    if arguments.out:
-        atomic_json(arguments.out, report)
+    save(report, arguments.out)
 
 
 if __name__ == "__main__":

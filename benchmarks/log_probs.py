@@ -30,7 +30,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +37,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from policygrain.files import atomic_json
+from common import parser_of, provenance, save
 from policygrain.model.logprobs import blockwise
-from policygrain.provenance import commit, hardware, versions
 
 HIDDEN, VOCABULARY = 1536, 151_936
 RESPONSE = 256  # tokens; Liger wants rows
@@ -175,10 +173,9 @@ def compare(task: str, tokens: int, vocabulary: int, device: str, rounds: int, r
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--tokens", type=int, nargs="+", help="2048 on a CPU, 8192 on a GPU")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each side")
-    parser.add_argument("--out", type=Path, help="JSON file for the numbers")
     parser.add_argument("--worker", nargs=6, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
@@ -190,10 +187,7 @@ def main() -> None:
     # A pass takes milliseconds on a GPU and most of a minute on a CPU.
     repeats = 20 if device == "cuda" else 1
     report: dict[str, Any] = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "hardware": hardware(),
-        "versions": versions(),
-        "commit": commit(),
+        **provenance(),
         "shape": {"hidden": HIDDEN, "vocabulary": VOCABULARY},
         "rounds": arguments.rounds,
         "results": [],
@@ -203,8 +197,7 @@ def main() -> None:
             found = compare(task, tokens, VOCABULARY, device, arguments.rounds, repeats)
             report["results"].append(found)
             print(json.dumps(found))
-            if arguments.out:
-                atomic_json(arguments.out, report)
+            save(report, arguments.out)
 
 
 if __name__ == "__main__":

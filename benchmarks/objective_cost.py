@@ -27,20 +27,16 @@ import os
 
 os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # read when the libraries are loaded
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from common import parser_of, provenance, save
 from integration_cost import in_trl
 from policygrain import Method, TokenBatch, method
-from policygrain.files import atomic_json
-from policygrain.provenance import commit, hardware, versions
 
 SEED = 0
 RESPONSES, TOKENS, HIDDEN, VOCABULARY = 8, 1024, 1536, 151_936
@@ -121,10 +117,9 @@ def lm_head(chunks: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=30, help=f"turns of each candidate, {REPEATS} calls each")
     parser.add_argument("--chunks", type=int, default=3, help=f"chunks of {CHUNK} tokens of the output layer")
-    parser.add_argument("--out", type=Path, help="JSON file for the numbers")
     arguments = parser.parse_args()
 
     torch.set_num_threads(1)
@@ -147,10 +142,7 @@ def main() -> None:
         for key, rows in (("objective", blocks), ("ratio_stage", stages))
     }
     report: dict[str, Any] = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "hardware": hardware(),
-        "versions": versions(),
-        "commit": commit(),
+        **provenance(),
         "threads": torch.get_num_threads(),
         "shape": {"responses": RESPONSES, "tokens": TOKENS, "hidden": HIDDEN, "vocabulary": VOCABULARY},
         "rounds": arguments.rounds,
@@ -169,8 +161,7 @@ def main() -> None:
     print("over the token ratio: whole objective, ratio stage alone")
     for name in ratios:
         print(f"  {name:18}{over_token['objective'][name]:7.2f}{over_token['ratio_stage'][name]:7.2f}")
-    if arguments.out:
-        atomic_json(arguments.out, report)
+    save(report, arguments.out)
 
 
 if __name__ == "__main__":

@@ -10,21 +10,19 @@ The run needs a checkpoint: stop it before its end (Ctrl-C), or copy its `checkp
 
 from __future__ import annotations
 
-import argparse
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
-from policygrain.files import atomic_json
+from common import parser_of, provenance, save
 from policygrain.grading import NumericGrader
 from policygrain.model.engine import Request, Response
 from policygrain.model.loading import load_model
 from policygrain.model.precision import set_compute_dtype
 from policygrain.model.torch_engine import TorchEngine
-from policygrain.provenance import commit, hardware, seed_of, versions
+from policygrain.provenance import seed_of
 from policygrain.results.layout import RunFolder
 from policygrain.study import load_study
 from policygrain.tasks.families import generate
@@ -73,20 +71,16 @@ def measure(model: PreTrainedModel, tokenizer: Any, problems: int) -> dict[str, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("run", type=Path, help="folder of a run that has a checkpoint")
     parser.add_argument("--problems", type=int, default=20, help="of each of the two kinds")
     parser.add_argument("--model", default=STUDY.parents[1] / "models" / "smollm2-135m-instruct", help="initial model")
-    parser.add_argument("--out", type=Path, help="JSON file for the numbers")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     folder = max(RunFolder(arguments.run).checkpoints.glob("step*"))
     model, tokenizer = load_model(str(arguments.model))
     report = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "hardware": hardware(),
-        "versions": versions(),
-        "commit": commit(),
+        **provenance(),
         "run": f"{arguments.run.parent.name}/{arguments.run.name}",
         "step": int(folder.name.removeprefix("step")),
         "before": measure(model, tokenizer, arguments.problems),
@@ -95,8 +89,7 @@ def main() -> None:
         model.load_state_dict(torch.load(folder / "state.pt", weights_only=True)["model"])
     report["after"] = measure(model, tokenizer, arguments.problems)
     print(report)
-    if arguments.out:
-        atomic_json(arguments.out, report)
+    save(report, arguments.out)
 
 
 if __name__ == "__main__":

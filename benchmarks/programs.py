@@ -9,20 +9,16 @@ time, which any program could cheat and which keeps nothing apart.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-from policygrain.files import atomic_json
+from common import parser_of, provenance, save
 from policygrain.grading import CodeGrader, Options
 from policygrain.grading.sandbox import isolation
-from policygrain.provenance import commit, hardware, versions
 
 WORKERS = 2
 PROGRAM = """def first_words(text, n={n}):
@@ -51,10 +47,9 @@ def plain(programs: list[str]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each side")
     parser.add_argument("--programs", type=int, default=240, help="programs in a round")
-    parser.add_argument("--out", type=Path, help="JSON file for the numbers")
     arguments = parser.parse_args()
 
     programs = [PROGRAM.format(n=5 + i) for i in range(arguments.programs)]
@@ -71,10 +66,7 @@ def main() -> None:
                 seconds[name].append(time.perf_counter() - begin)
     rates = {name: [len(programs) / s for s in values] for name, values in seconds.items()}
     report: dict[str, Any] = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "hardware": hardware(),
-        "versions": versions(),
-        "commit": commit(),
+        **provenance(),
         "isolation": isolation(),
         "workers": WORKERS,
         "programs": len(programs),
@@ -84,8 +76,7 @@ def main() -> None:
     }
     for name, row in report["per_second"].items():
         print(f"{name}: {row['median']:.0f} programs a second, {row['min']:.0f} to {row['max']:.0f}")
-    if arguments.out:
-        atomic_json(arguments.out, report)
+    save(report, arguments.out)
 
 
 if __name__ == "__main__":

@@ -36,11 +36,9 @@ import os
 # Read when the libraries are loaded.
 os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
-import argparse
 import statistics
 import tempfile
 import time
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,8 +48,8 @@ from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
+from common import parser_of, provenance, save
 from policygrain.clock import Clock
-from policygrain.files import atomic_json
 from policygrain.grading import NumericGrader
 from policygrain.model import tiny
 from policygrain.model.loading import load_model
@@ -59,7 +57,7 @@ from policygrain.model.open_engine import open_engine
 from policygrain.model.precision import compute_dtype, resolve_compute
 from policygrain.model.tiny import finetune
 from policygrain.objective import method
-from policygrain.provenance import commit, hardware, seed_of, versions
+from policygrain.provenance import seed_of
 from policygrain.study import load_study
 from policygrain.study.schema import Model, Prompt, TinyModel, Training, WarmStart
 from policygrain.tasks.families import FAMILIES, LEVELS, generate
@@ -313,22 +311,19 @@ def product_speed(dtype: torch.dtype, size: int = 2048) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="turns of each side")
     parser.add_argument("--steps", type=int, default=3, help="steps in a turn")
     parser.add_argument("--model", type=Path, help="folder of a pretrained model: a third scenario")
     parser.add_argument("--only", choices=["natural", "fixed", "pretrained"], help="this scenario alone")
-    parser.add_argument("--out", type=Path, help="JSON file for the numbers")
     arguments = parser.parse_args()
     if arguments.only == "pretrained" and arguments.model is None:
         parser.error("--only pretrained needs --model FOLDER (`make model-smollm2`)")
 
     torch.set_num_threads(1)
     report: dict[str, Any] = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "hardware": hardware(),
-        "versions": versions() | {"trl": version("trl")},
-        "commit": commit(),
+        **provenance(),
+        "trl": version("trl"),
         "steps_per_round": arguments.steps,
         "scenarios": {},
     }
@@ -346,8 +341,7 @@ def main() -> None:
                 r = result[key]
                 print(f"{name}, {key}: median {r['median']:.2f}, {r['min']:.2f} to {r['max']:.2f}")
             print(f"{name}, share of the processor's peak: {result['share_of_peak']}")
-    if arguments.out:
-        atomic_json(arguments.out, report)
+    save(report, arguments.out)
 
 
 if __name__ == "__main__":

@@ -9,19 +9,16 @@ are run by the grader's own code, without a sandbox, because nobody else wrote t
 
 from __future__ import annotations
 
-import argparse
 import signal
 from collections.abc import Callable
-from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from policygrain.files import atomic_json
+from common import parser_of, provenance, save
 from policygrain.grading import Options
 from policygrain.grading.programs import Candidate, run_tests
 from policygrain.progress import Progress
-from policygrain.provenance import commit, versions
 from policygrain.tasks.sources import load
 
 SETS = ("humaneval", "humaneval_plus", "mbpp_plus")
@@ -73,23 +70,19 @@ def passing(name: str, root: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("root", type=Path, metavar="FOLDER", help="of the problem sets")
-    parser.add_argument("--out", type=Path, help="JSON file for the numbers")
     arguments = parser.parse_args()
 
     sets = {name: passing(name, arguments.root) for name in SETS}
     report: dict[str, Any] = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": versions(),
-        "commit": commit(),
+        **provenance(),
         "sets": sets,
     }
     for name, found in sets.items():
         for line, ids in found["passing"].items():
             print(f"{name}: {line}: {len(ids)} of {found['problems']} {' '.join(ids)}")
-    if arguments.out:
-        atomic_json(arguments.out, report)
+    save(report, arguments.out)
 
 
 if __name__ == "__main__":

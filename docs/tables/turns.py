@@ -136,7 +136,7 @@ def after_a_round() -> str:
     last = table[table["updates"] == table["updates"].max()].set_index(["method", "seed"])["reward"] * 100
     others = [name for name in last.index.unique("method") if name != "token"]
     rows = [([f"{name} − token".replace("_", " ")], [difference(last[name], last["token"])]) for name in others]
-    return compared([AREA, "after 16 updates"], rows)
+    return compared(["reward, points", "after 16 updates"], rows)
 
 
 @block("turns-rewards")

@@ -1,4 +1,4 @@
-"""The parts that all benchmarks share: command line, place and time of a measurement, and its file."""
+"""The parts that benchmarks share: command line, place and time of a measurement, and its file."""
 
 from __future__ import annotations
 

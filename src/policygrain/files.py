@@ -68,7 +68,7 @@ def check_out(path: Path | None) -> None:
     if path is not None:
         if path.is_dir():
             raise UserError(f"{path}: is a folder; give the name of a file.")
-        check_free_space(path.parent, needed_mb=1)
+        check_free_space(next(folder for folder in path.absolute().parents if folder.exists()), needed_mb=1)
 
 
 @contextmanager

@@ -59,8 +59,8 @@ def test_the_record_of_a_benchmark_by_hand() -> None:
 
 
 def test_votes_for_a_list_are_for_all_its_boxes() -> None:
-    """As its answers are graded: here two of three responses have all of the answer, with one last box."""
-    answers = [("correct", "\\boxed{1}, \\boxed{2}")] * 2 + [("incorrect", "\\boxed{2}")]
+    """As its answers are graded: here two responses have all of the answer, and a third has their last box."""
+    answers = [("correct", "\\boxed{1}, \\boxed{2}")] * 2 + [("incorrect", "\\boxed{2}"), ("incorrect", "\\boxed{3}")]
     rows = [
         EvaluatedSample(
             id="a", sample=i, outcome=outcome, gold="1,2", problem="?", response=text, tokens=1, finished=True
@@ -68,3 +68,5 @@ def test_votes_for_a_list_are_for_all_its_boxes() -> None:
         for i, (outcome, text) in enumerate(answers)
     ]
     assert score("set", rows).majority == 1.0
+    bracketed = [row.model_copy(update={"gold": "(1,2)"}) for row in rows]
+    assert (score("set", bracketed).majority, score("set", bracketed, lists={"a"}).majority) == (0.0, 1.0)

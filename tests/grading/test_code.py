@@ -49,6 +49,9 @@ RIGHT = {
     "backticks in a line": "```x``` is doubled:\n```python\ndef double(x): return 2 * x\n```",
     "an empty block": "```python\n```\n```python\ndef double(x): return 2 * x\n```",
     "a fence in a docstring": '```python\ndef double(x):\n    """\n    ```\n    2\n    """\n    return 2 * x\n```',
+    "an end that is less indented": "   ```python\ndef double(x): return 2 * x\n```\nDone.",
+    "backticks in the text before": "I use ``` to mark code.\n\n```python\ndef double(x): return 2 * x\n```",
+    "after text on its line": "So: ```python\ndef double(x): return 2 * x\n```",
     "a lambda": "```\nhelp = lambda x: 2 * x\ndef double(x): return help(x)\n```",
 }
 
@@ -191,7 +194,7 @@ def test_a_problem_without_tests_is_named(grader: CodeGrader) -> None:
 def test_a_study_may_have_both_kinds_of_problems() -> None:
     with open_grader("numeric", tests=True) as both:
         assert isinstance(both, ByProblem)
-        assert both.name.startswith(f"{NumericGrader().name}; code-3 ({isolation()}, ")
+        assert both.name.startswith(f"{NumericGrader().name}; code-4 ({isolation()}, ")
         found = both.grade(
             ["7", "", "8"], ["\\boxed{7}", RIGHT["a block"], "\\boxed{7}"], [Options(), DOUBLE, Options()]
         )

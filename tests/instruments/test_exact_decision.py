@@ -19,7 +19,6 @@ from policygrain.instruments.exact_decision import (
     CASES,
     NO_CLIP,
     RATIOS,
-    UNEQUAL_WEIGHTS,
     X1,
     X2,
     Case,
@@ -88,6 +87,8 @@ def test_by_hand():
 
 ON_POLICY, COORDINATION, DRIFT, MISMATCH = CASES
 SEEDS = 100
+# The tokens of these do not have equal weight on-policy, so their estimates there differ from those of the others.
+UNEQUAL_WEIGHTS = ("MPO block, K=5", "prefix")
 EQUAL_WEIGHTS = [e for e in estimators() if e.name not in UNEQUAL_WEIGHTS]
 by_name = {"ids": lambda e: f"{e.name}{', clipped' if e.is_clipped else ''}"}
 

@@ -302,6 +302,8 @@ def test_unusual_rollouts_are_read_and_said(tmp_path: Path) -> None:
     _, found = of([row | {"log_probs": row["old_log_probs"], "top_p": 0.9} for row in rows[:-2]], tmp_path)
     notes = " ".join(found.notes)
     assert "all ratios are 1" in notes and "groups have 2 to 4 responses" in notes and "top_p was below 1" in notes
+    _, some = of([row | {"mask": [0] * len(row["mask"])} if row["group"] == 1 else row for row in rows], tmp_path)
+    assert not any("groups have" in note for note in some.notes), "a group of masked responses has no size"
     sets, _ = clusters(found.cosines)
     like = next(members for members in sets if found.names.index("dapo") in members)
     assert {"reinforce", "mpo_tiled", "cispo", "tepo_v1"} <= {found.names[i] for i in like}, "on-policy all are alike"

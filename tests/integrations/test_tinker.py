@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
@@ -75,6 +76,12 @@ def test_what_the_sdk_sends_is_the_negative_gradient(name: str, fields: dict[str
     for i, datum in enumerate(sent.data):
         weights = torch.as_tensor(datum.loss_fn_inputs["weights"].data).reshape(-1)
         torch.testing.assert_close(weights, -gradient[i, : LENGTHS[i]], rtol=1e-6, atol=1e-9)
+
+
+def test_a_correction_that_the_loss_computes_is_no_setting_without_effect() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loss_function("a3po")
 
 
 # Four responses of another age each.

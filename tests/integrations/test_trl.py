@@ -13,9 +13,10 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from policygrain import method
+from policygrain import TokenBatch, method
 from policygrain.cli import main
 from policygrain.model.loading import load_model
+from policygrain.objective import needs
 from policygrain.objective.advantage import BatchStd, Grpo
 
 pytest.importorskip("trl", reason="TRL is not installed (pip install '.[dev]')")
@@ -230,6 +231,15 @@ def test_two_processes_have_the_gradient_of_one(start: str, tmp_path: Path) -> N
 BY_TURNS = method("grpo", sampler={"correction_cap": 2.0, "correction_grain": "turn"})
 KL = method("grpo", penalties=["kl"])
 BATCH_STD = method("grpo", advantage={"name": "batch_std", "std_of": "advantages"})
+
+
+@needs("reference")
+def against_the_initial_model(batch: TokenBatch) -> torch.Tensor:
+    """A ratio to the initial model, which TRL loads for any beta above 0."""
+    return batch.log_probs - batch.ref_log_probs
+
+
+CUSTOM = method("grpo", ratio=f"{__name__}:against_the_initial_model")
 WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"objective": "tepo"}, {"loss_type": "grpo"}, "loss_type='grpo' is an option of TRL's own loss"),
     ({"objective": None}, {}, "expected the name of a preset or a Method, got NoneType"),
@@ -238,6 +248,7 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"objective": "dr_grpo"}, {}, "scale_rewards='none'"),
     ({"objective": KL}, {"beta": 1.0, "use_bias_correction_kl": False}, "use_bias_correction_kl=False is an option"),
     ({"objective": KL}, {"beta": 1.0, "sync_ref_model": True}, "sync_ref_model=True moves the reference"),
+    ({"objective": CUSTOM}, {}, "TRL's beta must not be 0"),
     ({"objective": "grpo"}, {"multi_objective_aggregation": "normalize_then_sum"}, "set multi_objective_aggregation"),
     ({"objective": BATCH_STD}, {"scale_rewards": "batch"}, "std_of: advantages"),
     ({"objective": "bypass"}, {"use_vllm": True}, "set vllm_importance_sampling_correction=False"),

@@ -110,9 +110,14 @@ def test_a_clip_is_one_class(monkeypatch):
 
 def test_vespo_multiplies_the_weights_of_tokens():
     """The weight of the response at each token would be multiplied once for each."""
-    with pytest.raises(UserError, match=r"correction_grain must be token \(got sequence\)"):
+    with pytest.raises(UserError, match="correction_grain must not be sequence"):
         method("vespo", sampler={"correction_cap": 2.0, "correction_grain": "sequence"})
-    method("vespo", sampler={"correction_cap": 2.0})
+    for grain in (
+        "token",
+        "turn",
+        "geometric",
+    ):  # products of means over tokens are the same
+        method("vespo", sampler={"correction_cap": 2.0, "correction_grain": grain})
 
 
 def test_a_part_belongs_to_its_key():

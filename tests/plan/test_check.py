@@ -77,6 +77,22 @@ def test_settings_that_were_chosen_for_the_same_pretrained_model_are_said(tmp_pa
     assert "other models" not in "".join(notes(small_study(tuned_on=[str(path)])))
 
 
+def test_ids_of_a_benchmark_are_unique(problems: Path) -> None:
+    """Scores are grouped by them; problems after those that are used do not count."""
+    lines = problems.read_text().splitlines(keepends=True)
+    problems.with_name("twice.jsonl").write_text("".join([*lines[:2], lines[0]]))
+    data = {"root": str(problems.parent), "train": ["own.jsonl"], "train_size": 3, "validation_size": 2}
+    model = {"tiny": {"vocabulary": 300}, "warm_start": {"steps": 0}}
+
+    def check(size: int | None) -> None:
+        benchmarks = [{"name": "a", "source": "twice.jsonl", "size": size}]
+        check_study(small_study(data=data, model=model, evaluation={"benchmarks": benchmarks}))
+
+    check(2)
+    with pytest.raises(UserError, match="a: 2 problems have the id '0'"):
+        check(None)
+
+
 def test_what_is_allowed_and_probably_not_meant_is_said(problems: Path) -> None:
     evaluation = {"benchmarks": [{"name": "mine", "source": "own.jsonl"}]}
     study = of_file(problems, evaluation=evaluation)

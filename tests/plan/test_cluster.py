@@ -66,6 +66,7 @@ def test_a_cluster_in_order(check: Check, root: Path) -> None:
         ("default-resources: {gpu: many}", ["profile.yaml", "many"]),
         ("set-resources: {trian: {mem_mb: 1}}", ["'trian' is not a rule that runs as a job", "mean 'train'?"]),
         ("default-resources: {gpu: 2, nodes: two}", ["profile.yaml", "two"]),
+        ("default-resources: {mpi: srun, nodes: 1-2}", ["default-resources: nodes must be a number"]),
         ("- a list", ["profile.yaml"]),
         ("a: [", ["profile.yaml"]),
     ],

@@ -35,7 +35,7 @@ class Control(NamedTuple):
     role: str
     arms: str
     difference: Difference | None  # None: no records
-    p: float  # of an effect beyond the margin (`controls`), corrected for other_seeds and shuffled_rewards
+    p: float  # of an effect beyond the margin (`controls`), corrected; for `worse` of an effect above 0
     outcome: Outcome
     result: str  # in words
 
@@ -51,9 +51,9 @@ def controls(results: StudyResults) -> list[Control]:
     The margin is a quarter of the unchanged method's gain over its initial model. `other_seeds` and `shuffled_rewards`
     pass if their 95% interval lies within the margin (for `shuffled_rewards` below it: they may lower accuracy), fail
     if the effect is shown to lie beyond, and are inconclusive otherwise. These two tests are corrected together, so at
-    most 5% of sound studies fail. `worse` passes if its effect is shown to lie beyond the margin; here the error would
-    be to pass wrongly, so it is tested alone. With a learning rate of 0 validation accuracy must be constant, which
-    needs no test. Only the planned seeds are used, not seeds added later. A control without records has failed.
+    most 5% of sound studies fail. `worse` passes if its effect is shown to be above 0, as findings are; here the error
+    would be to pass wrongly, so it is tested alone. With a learning rate of 0 validation accuracy must be constant,
+    which needs no test. Only the planned seeds are used, not seeds added later. A control without records has failed.
     """
     arms = control_arms(results.study)
     if not arms or results.study.controls is None:
@@ -84,10 +84,12 @@ def controls(results: StudyResults) -> list[Control]:
 
 
 def _beyond(role: str, d: Difference, margin: float) -> float:
-    """The p-value of an effect beyond the margin: in either direction for `other_seeds`, else above it."""
+    """The p-value of an effect above the margin; of `other_seeds` in either direction, of `worse` above 0."""
     if d.n < 2:
         return 1.0
-    return min(1.0, 2 * d.above(margin), 2 * d.below(-margin)) if role == "other_seeds" else d.above(margin)
+    if role == "other_seeds":
+        return min(1.0, 2 * d.above(margin), 2 * d.below(-margin))
+    return d.above(0.0 if role == "worse" else margin)
 
 
 def _judge(role: str, d: Difference, p: float, margin: float) -> tuple[Outcome, str]:

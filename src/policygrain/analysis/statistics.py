@@ -146,13 +146,13 @@ def student(values: Sequence[float] | Array, unit: str = SEEDS) -> Difference:
     return _by_student(mean, spread, n, n - 1, unit, numbers)
 
 
-def unpaired(a: Sequence[float], b: Sequence[float], unit: str = SEEDS) -> Difference:
+def unpaired(a: Sequence[float], b: Sequence[float]) -> Difference:
     """Mean of ``a`` − mean of ``b``, two or more each, by Welch's t; ``n`` of the smaller side, ``spread`` of pairs."""
     one, two = (float(np.var(side, ddof=1)) / len(side) for side in (a, b))
     n, error2 = min(len(a), len(b)), one + two
     parts = one**2 / (len(a) - 1) + two**2 / (len(b) - 1)
     df = error2**2 / parts if parts else len(a) + len(b) - 2
-    return _by_student(float(np.mean(a) - np.mean(b)), math.sqrt(error2 * n), n, df, unit, ())
+    return _by_student(float(np.mean(a) - np.mean(b)), math.sqrt(error2 * n), n, df, SEEDS, ())
 
 
 def _by_student(mean: float, spread: float, n: int, df: float, unit: str, values: tuple[float, ...]) -> Difference:

@@ -237,8 +237,10 @@ def _clause(result: ClaimResult) -> str:
 
 def _rests_on(controls: Sequence[Control]) -> str:
     failed, unclear = ([c.role for c in controls if c.outcome == outcome] for outcome in ("failed", "inconclusive"))
+    only_worse = failed == ["worse"]
+    doubt = "differences that are not shown may still exist" if only_worse else "none of this can be trusted yet"
     summary = (
-        f"Controls failed ({', '.join(failed)}), so none of this can be trusted yet"
+        f"Controls failed ({', '.join(failed)}), so {doubt}"
         if failed
         else f"No control failed, and the seeds are too few for {', '.join(unclear)}"
         if unclear
@@ -329,7 +331,7 @@ def _own_sentence(study: Study, c: Contrast, label: Label) -> str:
     n, unit = c.area.n, c.area.unit
     endpoints = {"area under the learning curve": c.area, "final accuracy": c.sampled}
     shown = [
-        f"{points_text(d) if n > 1 else f'{d.mean:+.1f}'} points of {name}"
+        f"{points_text(d) if d.n > 1 else f'{d.mean:+.1f}'} points of {name}{f' ({d.n} {d.unit})' * (d.n != n)}"
         for name, d in endpoints.items()
         if d is not None
     ]

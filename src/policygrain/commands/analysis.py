@@ -40,12 +40,15 @@ def cases(arguments: Namespace) -> None:
     import torch
 
     from ..errors import UserError
+    from ..files import check_out
     from ..instruments import exact_decision as decision
     from ..instruments import exact_map as phase
     from ..results.measurements import CasesRecord, MapRecord
 
     if arguments.seeds < 2:
         raise UserError(f"--seeds {arguments.seeds}: an interval over seeds needs at least 2.")
+    name = "cases_map" if arguments.map else "cases"
+    check_out(arguments.out and arguments.out / f"{name}.json")
     torch.set_num_threads(1)  # the tensors are small: threads would wait for each other
     record: CasesRecord | MapRecord
     if arguments.map:
@@ -62,7 +65,6 @@ def cases(arguments: Namespace) -> None:
         from ..results.schema import write_record
 
         arguments.out.mkdir(parents=True, exist_ok=True)
-        name = "cases_map" if arguments.map else "cases"
         write_record(arguments.out / f"{name}.json", record)
         drawn = maps.exact(record) if isinstance(record, MapRecord) else figure.draw(record)
         save(drawn, arguments.out / name)

@@ -118,10 +118,12 @@ def _check(arguments: Namespace) -> None:
 def _select(arguments: Namespace) -> None:
     """Write the problems that a model solves sometimes but not always, according to its evaluated samples."""
     from ..evaluate.selection import select, solve_rates
+    from ..files import check_out
     from ..results.reader import samples
     from ..tasks.problem import write_problems
     from ..tasks.sources import load
 
+    check_out(arguments.out)
     problems = load(arguments.set, arguments.root)
     rates = solve_rates(sample for path in arguments.samples for sample in samples(path))
     selected = select(problems, rates, arguments.least, arguments.most)
@@ -138,11 +140,12 @@ def _select(arguments: Namespace) -> None:
 )
 def _overlaps(arguments: Namespace) -> None:
     """Print and write which benchmark problems are among the training prompts, word for word or nearly so."""
-    from ..files import atomic_json
+    from ..files import atomic_json, check_out
     from ..tasks.contamination import TrainingIndex, as_data
     from ..tasks.sources import load
     from ..text import columns
 
+    check_out(arguments.out)
     index = TrainingIndex(load(arguments.train, arguments.root))
     overlaps, rows = {}, []
     for name in arguments.benchmarks:

@@ -30,7 +30,7 @@ def check(arguments: Namespace) -> None:
     from ..plan.check import check_machine, check_study
     from ..provenance import commit
     from ..study import load_study
-    from ..study.fingerprint import Fingerprints
+    from ..study.fingerprint import Fingerprints, code_digests
     from ..tasks.sources import source_digests
 
     file = arguments.study or arguments.config
@@ -38,7 +38,7 @@ def check(arguments: Namespace) -> None:
     check_study(study)
     if commit().endswith("+"):
         print("policygrain: note: uncommitted changes: this run cannot be published (rule 10).", file=sys.stderr)
-    print(counts(Fingerprints(study, source_digests(study))), flush=True)
+    print(counts(Fingerprints(study, source_digests(study) | code_digests(study))), flush=True)
     if arguments.machine or arguments.slurm:
         check_machine(study, Path("results"), arguments.vllm)
     if arguments.slurm:

@@ -47,7 +47,8 @@ def grade(
         for greedy, rows in graded.items():
             path = folder.greedy(benchmark.name) if greedy else folder.samples(benchmark.name)
             atomic_text(path, "".join(row.model_dump_json() + "\n" for row in rows))
-        record = score(benchmark.name, graded[False], contaminated.get(benchmark.name, ()), protocol)
+        lists = {queries[i].problem.id for i in positions if queries[i].problem.options.list_answer}
+        record = score(benchmark.name, graded[False], contaminated.get(benchmark.name, ()), protocol, lists)
         greedy_scores = [float(row.outcome == "correct") for row in graded[True]] if True in graded else None
         records.append(record.model_copy(update={"greedy": greedy_scores}))
     return records
@@ -72,9 +73,16 @@ def _samples(sampled: Sequence[tuple[Query, Response, str]], grader: Grader) -> 
 
 
 def score(
-    benchmark: str, rows: Sequence[EvaluatedSample], contaminated: Collection[str] = (), extraction: str = "boxed"
+    benchmark: str,
+    rows: Sequence[EvaluatedSample],
+    contaminated: Collection[str] = (),
+    extraction: str = "boxed",
+    lists: Collection[str] = (),
 ) -> BenchmarkRecord:
-    """One benchmark's record: a score per problem, in the order of the problem file, and summaries over problems."""
+    """One benchmark's record: a score per problem, in the order of the problem file, and summaries over problems.
+
+    ``lists``: ids of the problems whose answers are lists, although their gold answers may have brackets.
+    """
     by_problem: dict[str, list[EvaluatedSample]] = {}
     for row in rows:
         by_problem.setdefault(row.id, []).append(row)
@@ -82,7 +90,8 @@ def score(
     n = len(rows) // len(by_problem)
     votes = [
         majority(
-            [extract(r.response, extraction, is_list(r.gold)) for r in group], [r.outcome == "correct" for r in group]
+            [extract(r.response, extraction, is_list(r.gold, r.id in lists)) for r in group],
+            [r.outcome == "correct" for r in group],
         )
         for group in by_problem.values()
     ]

@@ -12,9 +12,12 @@ from .grader import UNREADABLE_GOLD, Grader, Item, Options, Outcome
 from .sandbox import isolation
 from .workers import Pool, Task, default_workers
 
-# Indentation, language and content of a fenced block; of any language, so that no end is taken for a beginning.
+# Indentation, language (the second: after other text on the line) and content of a fenced block; of any language, so
+# that no end is taken for a beginning. A block ends where a line that is not indented further begins with a fence.
 _FENCED = re.compile(
-    r"^([ \t]*+)(?:(?!```)[^\n])*+```[ \t]*+([\w+-]*+)[^`\n]*+\n(.*?)(?:^\1 {0,3}```|\Z)", re.DOTALL | re.MULTILINE
+    r"^([ \t]*+)(?:```[ \t]*+([\w+-]*+)[^`\n]*+|(?:(?!```)[^\n])++```[ \t]*+((?i:python3?|py)?)[ \t]*+)\n"
+    r"(.*?)(?:^(?!\1(?: {4}|\t))[ \t]*+```|\Z)",
+    re.DOTALL | re.MULTILINE,
 )
 _LANGUAGES = ("", "python", "py", "python3")
 # The end of a function's body: a line that begins something else.
@@ -57,7 +60,7 @@ class CodeGrader(Grader):
     """
 
     def __init__(self, workers: int | None = None, seconds: float = 20.0, mib: int = 1024) -> None:
-        self.name = f"code-3 ({isolation()}, {seconds:g} s, {mib} MiB)"
+        self.name = f"code-4 ({isolation()}, {seconds:g} s, {mib} MiB)"
         self.seconds, self.mib = seconds, mib
         # The sandbox limits the program's time. The tests, which compare its return values, have the same time on top.
         limits = (workers or default_workers(), 2 * seconds, WORKER_MEMORY)
@@ -96,7 +99,7 @@ def program_of(response: str, options: Options) -> str | None:
     """
     response = response.replace("\r\n", "\n")
     found = _FENCED.findall(response)
-    blocks = [block for _, language, block in found if language.lower() in _LANGUAGES and block.strip()]
+    blocks = [block for _, one, other, block in found if (one or other).lower() in _LANGUAGES and block.strip()]
     defines = re.compile(rf"^\s*(?:async )?(?:def|class)\s+{re.escape(options.entry_point)}\b", re.MULTILINE)
     for candidate in [*reversed(blocks), response]:
         if defines.search(candidate):

@@ -157,8 +157,6 @@ RATIOS: dict[str, Part] = {
     "product, cap 2": ProductRatio(cap=2.0),
 }
 BASELINE = "token"  # the ratio whose reward is subtracted from that of others
-# The tokens of these do not have equal weight on-policy, so their estimates there differ from those of the others.
-UNEQUAL_WEIGHTS = ("MPO block, K=5", "prefix")
 
 
 def estimators(clips: Sequence[Part] = (NO_CLIP, BAND)) -> list[Estimator]:

@@ -203,7 +203,7 @@ def checks(rollouts: Rollouts) -> list[str]:
     if log_ratio.abs().max() < ALIKE:
         notes.append("all ratios are 1 (one update per batch): objectives differ only in aggregation and advantages.")
     if "group" in responses:
-        sizes = responses["group"].bincount()
+        sizes = responses["group"].unique(return_counts=True)[1]
         if sizes.min() != sizes.max():
             notes.append(f"groups have {int(sizes.min())} to {int(sizes.max())} responses.")
     if "step" in responses and "group" in responses:

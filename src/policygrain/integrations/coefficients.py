@@ -97,14 +97,14 @@ class Work:
         self.kinds = [repr(one.advantage) if own_advantages else "of the rows" for one in methods.values()]
         if own_advantages and not {"reward", "group"} <= responses.keys():
             raise UserError("--advantages method: needs `reward` and `group` in all rows.")
-        if own_advantages and (rollouts.in_groups()[1].bincount() == 1).any():
+        if own_advantages and (rollouts.group_rewards()[1].bincount() == 1).any():
             raise UserError("--advantages method: a group has one response; an advantage needs at least two.")
         for kind, one in zip(self.kinds, methods.values(), strict=True):
             if not own_advantages:
                 self.advantages[kind] = tokens["advantages"]
             elif kind not in self.advantages:
                 try:
-                    advantages = group_advantages(one.advantage, *rollouts.in_groups())[: len(rollouts.lengths)]
+                    advantages = group_advantages(one.advantage, *rollouts.group_rewards())[: len(rollouts.lengths)]
                 except ValueError as error:  # the advantage needs more than rewards of responses
                     raise UserError(f"--advantages method: advantage {one.advantage.name}: {error}") from error
                 self.advantages[kind] = rollouts.each_token(advantages)

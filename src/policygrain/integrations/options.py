@@ -78,6 +78,8 @@ def refuse(objective: Method, problems: Iterable[str]) -> None:
 def warn_sampler(objective: Method, applied: Iterable[str] = ()) -> None:
     """Warn of the method's sampler settings that the trainer does not apply; ``applied``: those that it does."""
     values, defaults = objective.sampler.data(), type(objective.sampler)().data()
+    if objective.anchor == "loglinear":  # whose loss computes these weights
+        applied = [*applied, *(key for key in values if key.startswith(("correction_", "rejection_")))]
     ignored = [key for key in values if values[key] != defaults.get(key) and key not in applied]
     if ignored:
         warnings.warn(

@@ -95,7 +95,7 @@ class Rollouts:
     lengths: Tensor  # [responses], in tokens, including those where the mask is 0
     prompts: list[array[int]]
     # Reward and group of responses whose mask is 0 everywhere.
-    left_out: tuple[Tensor, Tensor] = (torch.zeros(0), torch.zeros(0, dtype=torch.int64))
+    masked: tuple[Tensor, Tensor] = (torch.zeros(0), torch.zeros(0, dtype=torch.int64))
     notes: tuple[str, ...] = ()  # what was left out of the file
 
     @functools.cached_property
@@ -120,15 +120,15 @@ class Rollouts:
         padded = values[(starts.unsqueeze(1) + place).where(inside, 0)]
         return padded.where(inside, torch.zeros((), dtype=values.dtype))
 
-    def in_groups(self) -> tuple[Tensor, Tensor]:
-        """Rewards and groups of the responses, and then of those of the same groups whose mask is 0 everywhere.
+    def group_rewards(self) -> tuple[Tensor, Tensor]:
+        """Rewards and groups of the responses, then of those of the same groups whose tokens are all masked.
 
-        Trainers leave the tokens of these out of the loss, such as where they are truncated, and not their reward out
-        of the baseline.
+        Trainers leave the tokens of masked responses, such as truncated ones, out of the loss, but keep their rewards
+        in the baseline.
         """
         reward, group = self.responses["reward"], self.responses["group"]
-        inside = torch.isin(self.left_out[1], group)
-        return torch.cat([reward, self.left_out[0][inside]]), torch.cat([group, self.left_out[1][inside]])
+        inside = torch.isin(self.masked[1], group)
+        return torch.cat([reward, self.masked[0][inside]]), torch.cat([group, self.masked[1][inside]])
 
     def each_token(self, values: Tensor) -> Tensor:
         """``values`` [responses] for each of their tokens. [all tokens]."""
@@ -164,7 +164,7 @@ def read_rollouts(path: Path) -> Rollouts:
         raise UserError(f"{path}: contains no response.")
     rollouts = read.rollouts()
     if "advantages" not in rollouts.tokens:
-        rewards, groups = rollouts.in_groups()
+        rewards, groups = rollouts.group_rewards()
         alone = (groups.bincount() == 1).nonzero()
         if len(alone):
             raise UserError(
@@ -185,7 +185,7 @@ class _Reader:
         self.groups: dict[str, int] = {}  # name → number
         self.lengths, self.places = array("q"), list[str]()  # of each response
         self.n_masked = 0  # responses without a token in the loss, which are left out
-        self.left_out = array("d"), array("q")  # their rewards and groups
+        self.masked = array("d"), array("q")  # their rewards and groups
         self.names: set[str] = set()  # all names in the previous row
         self.keys: dict[str, str] = {}  # column → its name in the previous row
         self.not_read: set[str] = set()
@@ -205,8 +205,8 @@ class _Reader:
                 and len(reward := values.get("reward", array("d"))) == 1
                 and math.isfinite(reward[0])
             ):
-                self.left_out[0].append(reward[0])
-                self.left_out[1].append(self._group(row))
+                self.masked[0].append(reward[0])
+                self.masked[1].append(self._group(row))
             return
         prompt = values.pop("prompts", None)
         if prompt is not None:
@@ -300,11 +300,11 @@ class _Reader:
         typed = {name: x.long() if COLUMNS[name].is_integer else x for name, x in columns.items()} | {"mask": mask}
         tokens = {name: x for name, x in typed.items() if COLUMNS[name].per_token}
         responses = {name: x for name, x in typed.items() if not COLUMNS[name].per_token}
-        left_out = (
-            torch.tensor(self.left_out[0], dtype=torch.float64),
-            torch.tensor(self.left_out[1], dtype=torch.int64),
+        masked = (
+            torch.tensor(self.masked[0], dtype=torch.float64),
+            torch.tensor(self.masked[1], dtype=torch.int64),
         )
-        return Rollouts(tokens, responses, lengths, self.prompts, left_out, tuple(notes))
+        return Rollouts(tokens, responses, lengths, self.prompts, masked, tuple(notes))
 
 
 def _numbers(row: Mapping[str, Any], key: str, where: str) -> array[float]:

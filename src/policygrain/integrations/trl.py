@@ -227,7 +227,7 @@ def _kl_problems(objective: Method, config: Any) -> list[str]:
     coefficients = [
         part.coefficient for part in objective.penalties if isinstance(part, Kl) and part.reference == "initial"
     ]
-    if beta and not coefficients:
+    if beta and not coefficients and "reference" not in objective.needs:
         return [
             f"beta={beta} would add a KL penalty that is not the objective's; add a `kl` to its penalties, or beta=0."
         ]
@@ -236,8 +236,8 @@ def _kl_problems(objective: Method, config: Any) -> list[str]:
             f"its KL penalty to the initial model needs beta={coefficients[0]:g}, "
             f"which makes TRL load that model (got {beta})."
         ]
-    if config.sync_ref_model:
-        return ["sync_ref_model=True moves the reference, and its KL penalty is to the initial model; set it to False."]
+    if config.sync_ref_model and "reference" in objective.needs:
+        return ["sync_ref_model=True moves the reference model, but the method's is the initial one; set it to False."]
     if "reference" in objective.needs and not beta:
         return ["it needs the initial model's log-probabilities, for which TRL's beta must not be 0."]
     return []
@@ -267,7 +267,8 @@ def _reward_problems(objective: Method, config: Any) -> list[str]:
         problems.append(f"its advantage is {name!r}, which is scale_rewards={wanted!r} (got {config.scale_rewards!r}).")
     if isinstance(objective.advantage, BatchStd) and objective.advantage.std_of != "rewards":
         problems.append(
-            "its advantage has std_of: advantages, and scale_rewards='batch' divides by that of the rewards."
+            "its advantage divides by the std of advantages (std_of: advantages), and scale_rewards='batch' by that "
+            "of the rewards; set std_of: rewards."
         )
     if config.multi_objective_aggregation != "sum_then_normalize":
         problems.append(

@@ -168,11 +168,8 @@ class Method(Settings):
         """Combinations of parts that would correct twice, or read what the anchor does not have."""
         if self.anchor == "rollout" and self.sampler.correction_cap is not None:
             return "anchor: rollout already corrects for the engine; sampler.correction_cap would correct for it twice."
-        if isinstance(self.clip, Vespo) and self.sampler.correction_cap and self.sampler.correction_grain != "token":
-            return (
-                "clip: vespo multiplies the weights of all tokens, so sampler.correction_grain must be token "
-                f"(got {self.sampler.correction_grain})."
-            )
+        if isinstance(self.clip, Vespo) and self.sampler.correction_cap and self.sampler.correction_grain == "sequence":
+            return "clip: vespo multiplies the weights of all tokens, so sampler.correction_grain must not be sequence."
         if self.anchor != "old" and isinstance(self.ratio, GroupExpectation):
             return f"ratio: group_expectation needs anchor: old (got {self.anchor}): it reads totals of the old policy."
         return ""

@@ -22,7 +22,7 @@ from ..study.runs import methods_of, run_matrix
 from ..tasks.characters import check_characters
 from ..tasks.families import FAMILIES, families_to_demonstrate, generate
 from ..tasks.registry import sampling_of
-from ..tasks.sources import check_sources, load
+from ..tasks.sources import check_ids, check_sources, load
 from ..text import redacted
 from ..train.start_model import MODELS
 
@@ -155,6 +155,9 @@ def _check_problems(study: Study) -> None:
             problems = generate(source, "train", SOME, data.seed, data.levels)
         else:
             problems = load(source, data.root)
+            for benchmark in study.evaluation.benchmarks:
+                if benchmark.source == source:
+                    check_ids(problems[: benchmark.size], f"evaluation.benchmarks: {benchmark.name}")
             inexact = next((p.id for p in problems if not (p.options.tests or p.options.exact)), None)
             if study.grader == "numeric" and inexact is not None:
                 raise UserError(f"grader: {where}: {inexact} has a tolerance or a list of answers; set grader: math.")

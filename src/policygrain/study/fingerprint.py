@@ -7,10 +7,10 @@ the finished jobs of Snakemake, the key of a run, resuming, and the readers of r
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, cached_property, partial
 from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -164,13 +164,11 @@ def code_digests(study: Study) -> dict[str, str]:
 
 def _file_of(module: str) -> Path | None:
     """The file of a module that is not imported; None if it is not found."""
-    places: Sequence[str] = sys.path
-    file = None
-    for part in module.split("."):
-        if (spec := PathFinder.find_spec(part, places)) is None:
-            return None
-        places, file = spec.submodule_search_locations or [], spec.origin
-    return Path(file) if file and Path(file).is_file() else None
+    package, *parts = module.split(".")
+    spec = find_spec(package)  # of a top-level name: imports nothing, and knows editable installations
+    for part in parts:
+        spec = spec and PathFinder.find_spec(part, spec.submodule_search_locations or [])
+    return Path(spec.origin) if spec and spec.origin and Path(spec.origin).is_file() else None
 
 
 def _content(trained_method: Method) -> dict[str, Any]:

@@ -10,8 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from policygrain.analysis.claims import decide_claims
-from policygrain.analysis.ledger import Claim, Comparison, compare, excluded_claims, load_claims, plan_notes
+from policygrain.analysis.claims import (
+    Claim,
+    Comparison,
+    compare,
+    decide_claims,
+    excluded_claims,
+    load_claims,
+    plan_notes,
+)
 from policygrain.analysis.statistics import STARTS, Difference, ranked, student
 from policygrain.analysis.verdicts import effect_tests
 from policygrain.analysis.wording import against_text, claims_text, ledger, side_by_side

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from policygrain.analysis import measures
-from policygrain.analysis.claims import decide_claims
-from policygrain.analysis.ledger import Claim, Comparison, NotFlat, compare, lacking
+from policygrain.analysis.claims import Claim, Comparison, NotFlat, compare, decide_claims, lacking
 from policygrain.analysis.statistics import student
 from policygrain.analysis.wording import claims_text
 from policygrain.errors import UserError

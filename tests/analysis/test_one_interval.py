@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from policygrain.analysis import difference, measures, model_comparison
-from policygrain.analysis.ledger import Comparison, compare
+from policygrain.analysis.claims import Comparison, compare
 from policygrain.cli import main
 from policygrain.figures import tables
 from policygrain.results.evaluated_models import find

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from policygrain.analysis import difference, verdicts
-from policygrain.analysis.claims import Finding
-from policygrain.analysis.ledger import Comparison
+from policygrain.analysis.claims import Comparison, Finding
 from policygrain.analysis.statistics import Difference, ranked, student
 from policygrain.analysis.verdicts import (
     PValues,

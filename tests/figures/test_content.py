@@ -14,8 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.container import Container
 from matplotlib.figure import Figure
 
-from policygrain.analysis.claims import ClaimResult, Finding
-from policygrain.analysis.ledger import Claim, Comparison, Published
+from policygrain.analysis.claims import Claim, ClaimResult, Comparison, Finding, Published
 from policygrain.analysis.statistics import SEEDS, Difference, over_seeds
 from policygrain.analysis.verdicts import PValues
 from policygrain.cli import main

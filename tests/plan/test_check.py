@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from policygrain.analysis.ledger import load_claims
+from policygrain.analysis.claims import load_claims
 from policygrain.errors import UserError
 from policygrain.plan.check import check_study, notes
 

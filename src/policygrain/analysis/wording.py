@@ -14,10 +14,9 @@ from ..study import Study
 from ..study.comparable import Pair
 from ..study.fingerprint import start_seeds
 from ..text import columns
-from .claims import ClaimResult, Finding, decide_study
+from .claims import COSTS, LOG_RATIO, POINTS, ClaimResult, Comparison, Finding, decide_study
 from .contrasts import DIFFER, IDENTICAL, OPEN, Contrast, Regime, by_regime
 from .controls import Control, controls
-from .ledger import COSTS, LOG_RATIO, POINTS, Comparison
 from .statistics import STARTS, Difference
 from .verdicts import MOST_SEEDS
 

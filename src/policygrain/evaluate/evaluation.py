@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import Any, Literal
 
 from .. import digests
 from ..clock import Clock
@@ -17,7 +18,7 @@ from ..grading import open_grader
 from ..hub import commit_of
 from ..model.engine import Engine
 from ..model.loading import context_length, load_model, load_tokenizer
-from ..model.open_engine import open_engine
+from ..model.open_engine import open_engine, resolve_engine
 from ..progress import Progress
 from ..provenance import commit, hardware, versions
 from ..results.layout import DataFolder, EvaluationFolder, RunFolder, StudyFolder
@@ -30,7 +31,6 @@ from ..tasks.registry import sampling_of
 from ..tasks.sources import contaminated
 from ..train.start_model import check_start_model
 from .any_model import fetched
-from .protocol import engine_of, protocol, response_key
 from .sampling import queries_of, sample
 from .scores import grade
 
@@ -140,3 +140,40 @@ class EngineHost:
             self._current = None  # frees the memory of an engine that cannot load other weights
             self._current = folder, open_engine(engine_of(self.study), str(folder), *load_model(str(folder)))
         return self._current[1]
+
+
+# ---- the protocol: all settings that a score depends on; only scores with the same protocol are compared -------------
+
+
+def protocol(study: Study, renderer: PromptRenderer, data: DataFolder, model: str, grader: str) -> dict[str, Any]:
+    """All settings that a score depends on; ``model`` is the digest of the model, ``grader`` the name of the grader."""
+    return {
+        "model": model,
+        "prompt": renderer.digest,
+        "grader": grader,
+        "engine": resolve_engine(engine_of(study)),
+        "seed": study.evaluation.seed,
+        **({"greedy": True} if study.evaluation.greedy else {}),
+        "benchmarks": {
+            b.name: {
+                "sampling": sampling_of(study, b).model_dump(),
+                "problems": digests.of_file(data.benchmark(b.name)),
+                "extraction": b.extraction or study.extraction,
+            }
+            for b in study.evaluation.benchmarks
+        },
+    }
+
+
+def engine_of(study: Study) -> Literal["auto", "vllm", "transformers"]:
+    """The engine of evaluation, or of training if the process that trains a run evaluates it."""
+    return study.training.engine if study.evaluation.after_training else study.evaluation.engine
+
+
+def response_key(protocol: dict[str, Any]) -> str:
+    """The digest of the parts of a protocol that sampled responses depend on: all but grader and extraction."""
+    benchmarks = {
+        name: {k: v for k, v in settings.items() if k != "extraction"}
+        for name, settings in protocol["benchmarks"].items()
+    }
+    return digests.of_json({**protocol, "grader": None, "benchmarks": benchmarks})

@@ -12,9 +12,8 @@ from matplotlib.lines import Line2D
 from matplotlib.transforms import blended_transform_factory
 
 from ..analysis import measures
-from ..analysis.claims import ClaimResult, Finding, decide_study
+from ..analysis.claims import ClaimResult, Comparison, Finding, decide_study
 from ..analysis.contrasts import Contrast, by_regime, contrasts
-from ..analysis.ledger import Comparison
 from ..analysis.statistics import Interval, over_seeds, ranked
 from ..analysis.wording import regime_text
 from ..errors import NoResults

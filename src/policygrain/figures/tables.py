@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from ..analysis import Estimate, accuracy, measures
-from ..analysis.claims import decide_study
+from ..analysis.claims import decide_study, excluded_claims
 from ..analysis.contrasts import (
     DIFFER,
     IDENTICAL,
@@ -19,7 +19,6 @@ from ..analysis.contrasts import (
     contrasts,
 )
 from ..analysis.controls import controls
-from ..analysis.ledger import excluded_claims
 from ..analysis.statistics import SEEDS
 from ..analysis.verdicts import holm
 from ..analysis.wording import (

@@ -8,7 +8,7 @@ import tempfile
 import urllib.request
 from pathlib import Path
 
-from ..analysis.ledger import plan_notes
+from ..analysis.claims import plan_notes
 from ..engines.table import check_trainers, trainer_notes
 from ..errors import UserError
 from ..figures.catalogue import check_figures

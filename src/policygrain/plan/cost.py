@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from ..analysis.ledger import comparisons_asked
+from ..analysis.claims import comparisons_asked
 from ..errors import UserError, did_you_mean
 from ..results.layout import StudyFolder
 from ..study.fingerprint import Fingerprints

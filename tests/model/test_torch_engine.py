@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,3 +61,15 @@ def test_greedy_takes_the_most_probable_token_and_top_p_the_nucleus(start: Path)
     nucleus = set(index[: int((ranked.cumsum(0) < 0.5).sum()) + 1].tolist())
     sampled = torch_engine(start, 500).generate([Request(request.prompt_ids, s, 1, top_p=0.5) for s in range(500)])
     assert {r.ids[0] for r in sampled} == nucleus
+
+
+def test_a_response_ends_at_every_end_token_of_the_models_configuration(start: Path) -> None:
+    """As in vLLM: chat models have an end of the turn, which is the tokenizer's, and one of the text."""
+    engine = torch_engine(start)
+    plain = engine.generate(requests := requests_of(start))
+    other = Counter(token for response in plain for token in response.ids[:-1]).most_common(1)[0][0]
+    engine.model.generation_config.eos_token_id = [engine.eos_id, other]
+    engine.load_weights(engine.model)
+    for one, both in zip(plain, engine.generate(requests), strict=True):
+        end = one.ids.index(other) + 1 if other in one.ids else len(one.ids)
+        assert both.ids == one.ids[:end] and both.finished == (one.finished or other in one.ids)

@@ -34,6 +34,10 @@ class TorchEngine:
         full = merged(model, dtype=compute_dtype(model))
         assert full is not None
         self.model = full
+        # A response ends at any of these, as in vLLM; chat models often have an end of the turn and one of the text.
+        configured = getattr(full.generation_config, "eos_token_id", None)
+        ends = {self.eos_id, *(configured if isinstance(configured, list) else [configured])} - {None}
+        self.ends = torch.tensor(sorted(ends), device=full.device)
 
     def sleep(self) -> None:
         """Nothing to release."""
@@ -82,7 +86,7 @@ class TorchEngine:
             chosen, chosen_log_probs = sample(logits, active, step)
             calls.write(active, going, chosen, chosen_log_probs)
             tokens[active, step], log_probs[active, step] = chosen, chosen_log_probs  # cut off at the end
-            going = going & (chosen != self.eos_id) & (step + 1 < limit[active])
+            going = going & ~torch.isin(chosen, self.ends) & (step + 1 < limit[active])
             count = int(going.sum())
             if count == 0:
                 break
@@ -96,7 +100,7 @@ class TorchEngine:
             position = position + 1
             attention[:, width + step] = True
             logits = decode(chosen, position, attention[:, : width + step + 1], cache)
-        is_end = tokens == self.eos_id
+        is_end = torch.isin(tokens, self.ends)
         ends = torch.where(is_end.any(1), is_end.int().argmax(1), longest)
         return [
             Response(tokens[i, :n].tolist(), finished, log_probs[i, :n].tolist(), calls.masks.get(i))

@@ -60,7 +60,7 @@ def summary(group: ModelGroup, benchmark: str) -> dict[str, Any]:
         "problems": records[0].problems,
         "accuracy": accuracy(group, [benchmark])._asdict(),
         "pass_at": {k: _mean([r.pass_at[k] for r in records]) for k in ks},
-        "majority": _mean([r.majority for r in records]),
+        "majority": _mean(votes) if (votes := [r.majority for r in records if r.majority is not None]) else None,
         "outcomes": {kind: sum(Counter(r.outcomes)[kind] for r in records) for kind in kinds},
         "truncated": _mean([r.truncated for r in records]),
         "tokens": sum(r.tokens for r in records) / max(1, samples),

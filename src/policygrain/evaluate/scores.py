@@ -49,8 +49,10 @@ def grade(
             atomic_text(path, "".join(row.model_dump_json() + "\n" for row in rows))
         lists = {queries[i].problem.id for i in positions if queries[i].problem.options.list_answer}
         record = score(benchmark.name, graded[False], contaminated.get(benchmark.name, ()), protocol, lists)
-        greedy_scores = [float(row.outcome == "correct") for row in graded[True]] if True in graded else None
-        records.append(record.model_copy(update={"greedy": greedy_scores}))
+        added: dict[str, object] = {"majority": None} if queries[positions[0]].problem.options.tests else {}
+        if True in graded:
+            added["greedy"] = [float(row.outcome == "correct") for row in graded[True]]
+        records.append(record.model_copy(update=added))
     return records
 
 

@@ -169,7 +169,7 @@ class BenchmarkRecord(Entry):
     per_problem: list[float]
     contaminated: list[int]  # positions of problems that are among the training prompts
     pass_at: dict[int, float]
-    majority: float
+    majority: float | None  # maj@n; None for programs, whose texts are not answers to vote on
     outcomes: dict[str, int]
     tokens: int
     truncated: float

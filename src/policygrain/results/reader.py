@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 Measured = TypeVar("Measured", EstimatorsRecord, RoundsRecord)
 
 ALL = "Run `snakemake all`."
-TRAIN = "Train the run again: remove its folder first."
+TRAIN = "To train the run again, remove its folder and, in a study, the folder `done`; other results are kept."
 EVALUATE = "Evaluate the model again."
 
 

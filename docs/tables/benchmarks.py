@@ -82,7 +82,7 @@ def grading() -> str:
     ]
     slow = ["1% never end by themselves", f"{hostile['policygrain']['answers_per_s']:,.0f}", "one round"]
     return table(header, [ordinary, [*slow, f"{hostile['ratio']:.1f}"]]) + (
-        f"\n\n{found['workers']} workers on {found['hardware']}."
+        f"\n\n{found['workers']} workers on {found['hardware']}; grader {found['grader']}."
     )
 
 

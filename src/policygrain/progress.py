@@ -110,12 +110,13 @@ class WorkflowProgress(logging.Handler):
             return
         if self._live.console.is_terminal:
             self._live.start()
-        # A line per stage, and fewer lines of one stage the longer the workflow runs.
-        elif new_stage or (
-            self._running and now - self._printed >= max(2 * SECONDS_BETWEEN_LINES, 0.02 * (now - self._started))
-        ):
+        elif new_stage or (self._running and now - self._printed >= self._pause(now)):
             self._printed = now
             print(f"{time.strftime('%H:%M:%S')} {self.line()}", file=self._stream, flush=True)
+
+    def _pause(self, now: float) -> float:
+        """Seconds between two lines of one stage."""
+        return max(2 * SECONDS_BETWEEN_LINES, 0.02 * (now - self._started))
 
     def lets_pass(self, record: logging.LogRecord) -> bool:
         """Whether Snakemake shows ``record`` as well; if so, the progress line is removed until the next event."""

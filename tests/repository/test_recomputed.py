@@ -311,6 +311,7 @@ IN_ALL = [("token_clip+ahead=48", "token+ahead=48")] + [
     for rate in ("", "+learning_rate=0.0004")
 ]
 BLOCK_TOKEN = ("block_clip", "token_clip")
+TWICE = "token_clip+ahead=16+learning_rate=0.0004"
 CLIPPED = tuple((f"{ratio}_clip", ratio) for ratio in ("token", "block", "sequence"))
 FOUR = "| ".join(["{:+.1f} ± {:.1f} "] * 4)
 Line = tuple[str, Callable[[str], Numbers]]
@@ -639,6 +640,14 @@ NUMBERS: dict[tuple[str, str], list[Line]] = {
         ),
     ],
     ("docs/phase.md", "night"): [
+        (
+            "in final sampled accuracy {:+.1f} ± {:.1f} and {:.1f} ± {:.1f} in the two sets",
+            lambda r: [
+                x
+                for record in (r, f"{r}-replicate")
+                for x in half_width(mean_t(by_start(paired(final, record, "none+ahead=16", TWICE, "sampled"))))
+            ],
+        ),
         (
             "With rollouts 16 steps old at 4e-4 it gains {:.1f} ± {:.1f} points with the token ratio, {:.1f} ± {:.1f} "
             "with the block ratio and {:.1f} ± {:.1f} with",

@@ -75,7 +75,7 @@ def controls(results: StudyResults) -> list[Control]:
         except UserError as error:
             judged[role] = Control(role, text, None, 1.0, "failed", f"no records: {error}")
     margin = max(0.0, SHARE * _gain(results, base, seeds))
-    p = {role: _beyond(role, d, margin) for role, d in differences.items()}
+    p = {role: _beyond(role, d, 0.0 if role == "worse" else margin) for role, d in differences.items()}
     alarms = [role for role in ("other_seeds", "shuffled_rewards") if role in p]
     p |= zip(alarms, holm([p[role] for role in alarms]), strict=True)
     for role, d in differences.items():
@@ -84,12 +84,10 @@ def controls(results: StudyResults) -> list[Control]:
 
 
 def _beyond(role: str, d: Difference, margin: float) -> float:
-    """The p-value of an effect above the margin; of `other_seeds` in either direction, of `worse` above 0."""
+    """The p-value of an effect beyond the margin: in either direction for `other_seeds`, else above it."""
     if d.n < 2:
         return 1.0
-    if role == "other_seeds":
-        return min(1.0, 2 * d.above(margin), 2 * d.below(-margin))
-    return d.above(0.0 if role == "worse" else margin)
+    return min(1.0, 2 * d.above(margin), 2 * d.below(-margin)) if role == "other_seeds" else d.above(margin)
 
 
 def _judge(role: str, d: Difference, p: float, margin: float) -> tuple[Outcome, str]:

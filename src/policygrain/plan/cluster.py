@@ -155,8 +155,9 @@ def read_profile(profile: Path) -> list[Request]:
             request.words(PROCESSES)
     except UNREADABLE as error:
         raise UserError(f"{profile}: cannot be read as a Snakemake profile: {error}") from error
-    for rule, resources in {"default-resources": shared, **rules}.items():
-        if (shared | resources).get("mpi") and not str((shared | resources).get("nodes", 1)).isdecimal():
+    for rule, own in {"default-resources": shared, **rules}.items():
+        resources = shared | own
+        if resources.get("mpi") and not str(resources.get("nodes", 1)).isdecimal():
             raise UserError(f"{profile}: {rule}: nodes must be a number where mpi is set, which starts the processes.")
     for rule in set(rules) - set(SUBMITTED):
         raise UserError(

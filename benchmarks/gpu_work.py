@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import random
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from policygrain.clock import Clock
+from policygrain.model import tiny
 from policygrain.plan.cost import constants
 from policygrain.plan.shapes import Shape
 from policygrain.study.schema import Training
 
 
 class Work(NamedTuple):
+    """A step. Responses have ``tokens`` tokens; ``natural``: half of them on average, with geometric lengths."""
+
     prompts: int
     prompt_tokens: int
     group: int
     tokens: int
+    natural: bool = False
     updates: int = 4
 
-    @property
-    def settings(self) -> Training:
+    def settings(self, device: str, engine: str, steps: int, checkpoint_every: int = 1000) -> Training:
         return Training(
+            steps=steps,
             prompts_per_step=self.prompts,
             group=self.group,
             updates_per_batch=self.updates,
@@ -32,30 +35,46 @@ class Work(NamedTuple):
             # An update is one forward pass.
             micro_batch_tokens=self.prompts // self.updates * (self.prompt_tokens + self.group * self.tokens),
             learning_rate=1e-6,
+            compute="bfloat16" if device == "cuda" else "float32",
+            engine=engine,
+            validate_every=1000,
+            checkpoint_every=checkpoint_every,
         )
 
 
 SHAPES = {
-    "0.5b": Shape(**constants()["shapes"]["Qwen/Qwen2.5-0.5B"]),
     "1.5b": Shape(**constants()["shapes"]["Qwen/Qwen2.5-1.5B"]),
     "tiny": Shape(64, 128, 2, 2, 1, 8192, tied=True),
 }
-FULL, SMALL = Work(32, 64, 8, 256), Work(4, 8, 4, 16)
+FULL = {
+    "equal": Work(32, 64, 8, 256),
+    "natural": Work(32, 64, 8, 1024, natural=True),
+    "long prompts": Work(32, 512, 8, 256),
+}
+SMALL = {
+    "equal": Work(4, 8, 4, 16),
+    "natural": Work(4, 8, 4, 32, natural=True),
+    "long prompts": Work(4, 24, 4, 16),
+}
 PEAK_TFLOPS = {"H100": 989, "H200": 989, "A100": 312, "L40S": 362, "B200": 2250}  # dense bfloat16, data sheets
-STEPS = 2  # counted ones
 
 
-def work_of(shape: str) -> Work:
-    return SMALL if shape == "tiny" else FULL
+def work_of(shape: str, kind: str) -> Work:
+    return (SMALL if shape == "tiny" else FULL)[kind]
 
 
-def synchronise(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
+def texts(work: Work, steps: int) -> list[str]:
+    """A prompt for each of the steps' groups: digits, a token each."""
+    draw = random.Random(0)
+    return ["".join(draw.choices("0123456789", k=work.prompt_tokens)) for _ in range(steps * work.prompts)]
 
 
-def model_of(shape: str, device: str) -> Qwen2ForCausalLM:
-    sizes = SHAPES[shape]
+def start_folder(folder: Path, shape: str, work: Work) -> str:
+    """A model with random weights and a tokenizer of characters, made if it is not there."""
+    path = folder / f"{shape}{'-natural' * work.natural}"
+    if (path / "config.json").exists():
+        return str(path)
+    sizes, tokenizer = SHAPES[shape], tiny.character_tokenizer()
     config = Qwen2Config(
         hidden_size=sizes.hidden,
         intermediate_size=sizes.intermediate,
@@ -66,14 +85,31 @@ def model_of(shape: str, device: str) -> Qwen2ForCausalLM:
         max_position_embeddings=4096,
         rope_parameters={"rope_type": "default", "rope_theta": 1e6},
         tie_word_embeddings=sizes.tied,
-        eos_token_id=1,
-        pad_token_id=0,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
         bos_token_id=None,
     )
     torch.manual_seed(0)
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        model = Qwen2ForCausalLM(config).bfloat16()
+    if work.natural:
+        # Random weights give all tokens about the same probability: with k ends lengths are geometric with mean V / k.
+        count = 2 * sizes.vocabulary // work.tokens
+        ends = random.Random(0).sample(range(100, sizes.vocabulary), count)
+        model.generation_config.eos_token_id = [tokenizer.eos_token_id, *ends]
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return str(path)
+
+
+def published_case(device: str) -> tuple[torch.nn.Module, int]:
+    """The model and the tokens of a row of prime-rl's published case: Qwen3-0.6B, 16,384 tokens."""
+    sizes = (1024, 3072, 28, 16, 8, 128, 151936) if device == "cuda" else (64, 128, 2, 2, 1, 32, 8192)
+    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+    config = Qwen3Config(**dict(zip((*names, "head_dim", "vocab_size"), sizes, strict=True)), tie_word_embeddings=True)
+    torch.manual_seed(0)
     with torch.device(device):
-        model = Qwen2ForCausalLM(config)
-    return model.bfloat16() if device == "cuda" else model.float()
+        return Qwen3ForCausalLM(config), 16384 if device == "cuda" else 256
 
 
 def needed_flops(shape: Shape, work: Work) -> float:
@@ -86,21 +122,3 @@ def needed_flops(shape: Shape, work: Work) -> float:
     context = prompts * work.prompt_tokens / 2 + responses * (work.prompt_tokens + work.tokens / 2)
     weights = 2.0 * shape.multiplied * (prompts + responses) - 2.0 * prompts * shape.hidden * shape.vocabulary
     return weights + 4.0 * shape.layers * shape.queries * context
-
-
-class Timed(Clock):
-    """Waits for the GPU at the end of each phase, and looks how much of its memory is taken then."""
-
-    def __init__(self, device: str) -> None:
-        super().__init__()
-        self.device, self.taken = device, 0
-
-    @contextmanager
-    def __call__(self, phase: str) -> Iterator[None]:
-        with super().__call__(phase):
-            yield
-            synchronise(self.device)
-        if self.device == "cuda":
-            # Of the whole device: an engine that sleeps has given back what torch still counts as its own.
-            free, total = torch.cuda.mem_get_info()
-            self.taken = max(self.taken, total - free)

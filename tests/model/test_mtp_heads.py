@@ -22,7 +22,7 @@ def test_prediction_heads_foresee_what_a_plain_pass_says() -> None:
     for parameter in heads.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     prompts, responses = random_token_ids(6, 8, 9)
-    sequences = pack(prompts, responses, 0, torch.device("cpu"))
+    sequences = pack(prompts, responses, 0)
     scores = score_tokens(model, sequences, 0.7, heads=heads)
     assert scores.future is not None and scores.future_loss is not None
     loss = 0.0

@@ -38,7 +38,7 @@ def test_a_packed_pass_equals_one_pass_per_response(heads: tuple[int, int], tool
     responses[3] = responses[3][:1]  # a single token is predicted but never an input
     draw = torch.Generator().manual_seed(1)
     masks = [[not tools or bool(torch.rand((), generator=draw) < 0.6) for _ in response] for response in responses]
-    sequences = pack(prompts, responses, 0, torch.device("cpu"), masks)
+    sequences = pack(prompts, responses, 0, masks)
     log_probs, entropy = score_tokens(model, sequences, temperature=0.7)[:2]
     (log_probs + 0.1 * entropy).sum().backward()
     gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
@@ -61,7 +61,7 @@ def test_recomputed_activations_give_the_same_gradient() -> None:
     sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     model = Qwen2ForCausalLM(Qwen2Config(vocab_size=40, num_key_value_heads=1, **sizes)).train()
     prompts = [[5, 6, 7], [5, 6, 7], [8, 9]]
-    sequences = pack(prompts, [[1, 2, 3, 4], [4, 3], [2, 1, 2]], 0, torch.device("cpu"))
+    sequences = pack(prompts, [[1, 2, 3, 4], [4, 3], [2, 1, 2]], 0)
 
     def gradient() -> Tensor:
         model.zero_grad()

@@ -11,7 +11,7 @@ from ..support.engines import random_token_ids
 
 
 def test_micro_batches_hold_every_row_once_within_the_budget() -> None:
-    sequences = pack(*random_token_ids(50, 30, 60), 0, torch.device("cpu"))
+    sequences = pack(*random_token_ids(50, 30, 60), 0)
     cut = micro_batches(sequences, 400)
     assert sorted(torch.cat(cut).tolist()) == list(range(50))
     parts = [sequences.rows(rows) for rows in cut]
@@ -26,7 +26,7 @@ def test_a_token_with_an_end_in_it_is_the_last_of_its_segment() -> None:
     tokenizer = tiny.character_tokenizer()
     texts = ["1+2\n3\n4", "12345"]
     rows = [tokenizer(text, add_special_tokens=False).input_ids for text in texts]
-    sequences = pack([[5]] * 2, rows, tokenizer.pad_token_id, torch.device("cpu"))
+    sequences = pack([[5]] * 2, rows, tokenizer.pad_token_id)
     found = segment_ids(sequences, tokenizer, ["\n"])
     assert found[0].tolist() == [0, 0, 0, 0, 1, 1, 2]
     assert found[1, :5].tolist() == [0] * 5

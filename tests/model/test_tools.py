@@ -86,7 +86,7 @@ def test_responses_with_tools_do_not_depend_on_their_batch_and_are_scored_as_sam
             assert response.mask == mask_of(response.ids) and response.length == sum(response.mask)
     assert sum(len(r.ids) - r.length for r in together) > 20, "there are calls"
     ids, masks = [r.ids for r in together], [r.mask for r in together]
-    sequences = pack([r.prompt_ids for r in requests], ids, 0, torch.device("cpu"), masks)
+    sequences = pack([r.prompt_ids for r in requests], ids, 0, masks)
     with torch.no_grad():
         trainer = score_tokens(model, sequences, 1.0).log_probs
     engine = torch.zeros_like(trainer)

@@ -85,7 +85,7 @@ def test_vllm_calls_tools_as_the_transformers_engine_does(start: Path, vllm_engi
     assert [(r.ids, r.mask) for r in vllm_engine.generate(requests[::-1])[::-1]] == [(r.ids, r.mask) for r in responses]
     assert sum(len(r.ids) - r.length for r in responses) > 20, "there are calls"
     masks = [r.mask for r in responses]
-    sequences = pack([r.prompt_ids for r in requests], [r.ids for r in responses], 0, model.device, masks)
+    sequences = pack([r.prompt_ids for r in requests], [r.ids for r in responses], 0, masks)
     with torch.no_grad():
         trainer = score_tokens(model, sequences, 1.0).log_probs
     for row, response in enumerate(responses):

@@ -54,7 +54,7 @@ def score_responses(
 ) -> tuple[torch.Tensor, ...]:
     """Log-probabilities by the trainer's forward pass and by the engine, and the mask; all [batch, tokens]."""
     model, tokenizer = load_model(str(start))
-    sequences = pack([r.prompt_ids for r in requests], [r.ids for r in responses], tokenizer.pad_token_id, model.device)
+    sequences = pack([r.prompt_ids for r in requests], [r.ids for r in responses], tokenizer.pad_token_id)
     with torch.no_grad():
         trainer = score_tokens(model, sequences, temperature).log_probs
     engine = torch.zeros_like(trainer)

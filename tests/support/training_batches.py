@@ -26,7 +26,7 @@ def random_batch(left: int = 0, right: int = 0) -> TrainingBatch:
     lengths = torch.randint(1, 15, (10,), generator=generator).tolist()
     prompts = [tokens(length) for length in (4, 9, 1, 6, 2) for _ in range(2)]
     prompts[1::2] = prompts[::2]
-    sequences = pack(prompts, [tokens(length) for length in lengths], 0, torch.device("cpu"))
+    sequences = pack(prompts, [tokens(length) for length in lengths], 0)
     before = {name: pad(getattr(sequences, name), (left, 0)) for name in ("prompts", "prompt_mask")}
     after = {name: pad(getattr(sequences, name), (0, right)) for name in ("ids", "mask", "attention")}
     fields = random_fields(lengths, seed=3)

@@ -22,9 +22,11 @@ from ..support.small import small_study, train_small
 def two_checkpoints(folder: Path) -> torch.nn.Linear:
     """Three are saved, of which two are kept; weights are the number of the step."""
     part = torch.nn.Linear(8, 4)
-    for step in (1, 2, 3):
-        torch.nn.init.constant_(part.weight, step)
-        checkpoint.save(folder, step, {"model": part}, {"step": step})
+    with checkpoint.Writer(folder) as writer:
+        for step in (1, 2, 3):
+            torch.nn.init.constant_(part.weight, step)
+            writer.save(step, {"model": part}, {"step": step})
+            torch.nn.init.constant_(part.weight, -1)  # training goes on while a checkpoint is written
     return part
 
 
@@ -53,6 +55,30 @@ def test_a_torn_checkpoint_is_passed_over_with_a_message(tmp_path: Path, capfd: 
     shutil.rmtree(tmp_path / "step00002")
     (newest / "state.pt").unlink()
     assert checkpoint.load_newest(tmp_path, {}) is None
+
+
+def test_an_error_of_writing_is_raised_by_the_next_call(tmp_path: Path) -> None:
+    """The folder of checkpoints cannot be made: a file is in its place."""
+    (tmp_path / "file").write_text("")
+    part = torch.nn.Linear(8, 4)
+    writer = checkpoint.Writer(tmp_path / "file" / "checkpoints")
+    writer.save(1, {"model": part}, {"step": 1})
+    with pytest.raises(UserError, match="step00001: the checkpoint cannot be written"):
+        writer.save(2, {"model": part}, {"step": 2})
+    with pytest.raises(UserError, match="step00003: the checkpoint cannot be written"):  # noqa: SIM117
+        with writer:
+            writer.save(3, {"model": part}, {"step": 3})
+
+
+def test_tied_weights_are_saved_once(tmp_path: Path) -> None:
+    one, two = torch.nn.Linear(64, 64, bias=False), torch.nn.Linear(64, 64, bias=False)
+    sizes = []
+    for _ in range(2):
+        with checkpoint.Writer(tmp_path) as writer:
+            writer.save(len(sizes), {"model": torch.nn.ModuleList([one, two])}, {})
+        sizes.append((tmp_path / f"step{len(sizes):05d}" / "state.pt").stat().st_size)
+        two.weight = one.weight
+    assert sizes[0] - sizes[1] >= 4 * 64 * 64
 
 
 class Harmful:

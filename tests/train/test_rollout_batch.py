@@ -36,7 +36,7 @@ REWARDS = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
 
 
 def sequences() -> Sequences:
-    return pack([[1]] * 3 + [[2]] * 3, RESPONSES, 0, CPU, MASKS)
+    return pack([[1]] * 3 + [[2]] * 3, RESPONSES, 0, MASKS)
 
 
 def test_returns_are_compared_at_the_same_turn() -> None:
@@ -89,7 +89,7 @@ def test_responses_of_one_turn_have_the_advantages_of_responses(
     name: str, rewards: list[float], lengths: list[int]
 ) -> None:
     chosen, given_rewards = method("token", advantage={"name": name}), torch.tensor(rewards).view(2, 3)
-    batch = pack([[1]] * 3 + [[2]] * 3, [[7] * length for length in lengths], 0, CPU)
+    batch = pack([[1]] * 3 + [[2]] * 3, [[7] * length for length in lengths], 0)
     found = advantages_of(chosen, given_rewards, batch)
     found = found if found.ndim == 2 else found.unsqueeze(1).expand(batch.mask.shape)
     expected = chosen.advantages(given_rewards).view(-1, 1).expand(batch.mask.shape)
@@ -231,7 +231,7 @@ def test_the_engine_records_the_policy_that_sampled_and_weights_lead_back_to_the
     model, tokenizer = load_model(str(made[1]))
     responses = [r for row in rollouts.responses for r in row]
     prompts = [p for p, row in zip(rollouts.prompts, rollouts.responses, strict=True) for _ in row]
-    sequences = pack(prompts, [r.ids for r in responses], tokenizer.pad_token_id, torch.device("cpu"))
+    sequences = pack(prompts, [r.ids for r in responses], tokenizer.pad_token_id)
     engine = torch.zeros(sequences.mask.shape)
     for row, response in enumerate(responses):
         engine[row, : len(response.ids)] = torch.tensor(response.log_probs)

@@ -36,7 +36,7 @@ def estimate(
         by_log_probs, by_entropy, found = coefficients(method, tokens.replace(step=method.step_of(tokens)), seed)
         wanted.append([by_log_probs] if by_entropy is None else [by_log_probs, by_entropy])
         metrics.append(merge_metrics([found]))
-    rows = torch.arange(len(batch.sequences.ids), device=batch.sequences.ids.device)
+    rows = torch.arange(len(batch.sequences.ids))
     updates = weighted_gradients(measured, batch.sequences, rows, wanted)
     return Estimates(updates, metrics, int(batch.tokens.mask.sum()))
 
@@ -52,13 +52,13 @@ def measure_truths(
     """
     pool = measured.pool(prompts, "truth", *key)
     rollouts, sequences = pool.rollouts, pool.batch.sequences
-    place, group = sequences.ids.device, rollouts.rewards.shape[1]
+    place, group = measured.policy.model.device, rollouts.rewards.shape[1]
     nothing = torch.zeros(sequences.mask.shape, device=place)
     batch = TokenBatch(
         log_probs=nothing,
         old_log_probs=nothing,
         advantages=DrGrpo()(rollouts.rewards).flatten().to(place),
-        mask=sequences.mask,
+        mask=sequences.mask.to(place),
         groups=torch.arange(prompts, device=place).repeat_interleave(group),
         max_length=measured.settings.max_tokens,
     )
@@ -66,7 +66,7 @@ def measure_truths(
     size = sum(p.numel() for p in measured.parameters)
     sums = torch.zeros(len(aggregations), blocks, size, device=place)
     for number, part in enumerate(torch.arange(prompts).tensor_split(blocks)):
-        rows = (part.unsqueeze(1) * group + torch.arange(group)).flatten().to(place)
+        rows = (part.unsqueeze(1) * group + torch.arange(group)).flatten()
         scaled = [[w * (prompts / len(part))] for w in weights]
         for total, gradient in zip(sums, weighted_gradients(measured, sequences, rows, scaled), strict=True):
             if gradient is not None:
@@ -90,7 +90,7 @@ def weighted_gradients(
     if not live:
         return gradients
     used = torch.stack([stacked[i].any(0).any(1) for i in live]).any(0)
-    rows, reads_entropy = rows[used], any(len(stacked[i]) > 1 for i in live)
+    rows, reads_entropy = rows[used.cpu()], any(len(stacked[i]) > 1 for i in live)
     chosen, settings = sequences.rows(rows), measured.settings
     for index in micro_batches(chosen, settings.micro_batch_tokens):
         part = chosen.rows(index)

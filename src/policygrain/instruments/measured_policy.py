@@ -52,7 +52,7 @@ class Pool(NamedTuple):
     def rows(self, prompts: range) -> Tensor:
         """The rows of the batch that belong to these prompts."""
         group = self.rollouts.rewards.shape[1]
-        return torch.arange(prompts.start * group, prompts.stop * group, device=self.batch.sequences.ids.device)
+        return torch.arange(prompts.start * group, prompts.stop * group)
 
 
 @dataclass
@@ -114,7 +114,7 @@ class MeasuredPolicy:
         assert sampled.batch is not None
         sequences, tokens = sampled.batch.sequences, sampled.batch.tokens
         if "groups" in needs:
-            numbers = torch.arange(prompts, device=sequences.ids.device).repeat_interleave(self.settings.group)
+            numbers = torch.arange(prompts, device=tokens.mask.device).repeat_interleave(self.settings.group)
             tokens = tokens.replace(groups=numbers)
         if "reference" in needs and tokens.ref_log_probs is None:
             scores = self.policy.score_reference(sequences, self.settings)
@@ -148,7 +148,8 @@ class MeasuredPolicy:
 
     def _collector(self, stream: PromptStream, seed: int, prompts: int) -> Collector:
         settings = self.settings.model_copy(update={"prompts_per_step": prompts})
-        return dataclasses.replace(self.collector, stream=stream, sampler=Sampler(), settings=settings, seed=seed)
+        changes: dict[str, Any] = {"stream": stream, "sampler": Sampler(), "settings": settings, "seed": seed}
+        return dataclasses.replace(self.collector, all_log_probs=True, **changes)
 
 
 # Training keys that make a run a control, or change its precision or its old log-probabilities. Measured policies are

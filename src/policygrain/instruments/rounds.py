@@ -109,7 +109,7 @@ def _pool_entropy(measured: MeasuredPolicy, pool: Pool) -> float:
     """Mean entropy per token of the current policy on the responses of a pool, in nats."""
     sequences = pool.batch.sequences
     entropy = measured.policy.score(sequences, measured.settings).entropy
-    return float((entropy * sequences.mask).sum() / sequences.mask.sum())
+    return float(entropy.sum() / sequences.mask.sum())
 
 
 def text(record: RoundsRecord) -> list[str]:

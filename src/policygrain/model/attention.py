@@ -1,20 +1,19 @@
-"""The attention mask of packed sequences, computed in two ways: padded batches of similar length, or flex_attention.
+"""Attention of packed sequences, in two ways: padded batches of similar length, or one flash-attention call on a GPU.
 
 A packed row holds the prompts, each once, followed by the responses. Attention is causal; a prompt token attends to its
-prompt, a response token to its prompt and to its own response.
+prompt, a response token to its prompt and to its own response. Lengths are on the host: nothing waits for a GPU.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache, partial
+from inspect import signature
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 
 class Span(NamedTuple):
@@ -34,15 +33,15 @@ class Spans:
     order: Tensor  # [row]: index of each token of the row in the spans' outputs, concatenated without padding
 
     @classmethod
-    def of(cls, prompt_lengths: Tensor, response_lengths: Tensor, prompt_of: Tensor) -> Spans:
-        """The spans of a row.
+    def of(cls, prompt_lengths: Tensor, response_lengths: Tensor, prompt_of: Tensor, place: torch.device) -> Spans:
+        """The spans of a row, on the device ``place``.
 
         ``prompt_lengths`` [prompts]; ``response_lengths`` [responses], in tokens that are in the row; ``prompt_of``
-        [responses], the index of each response's prompt.
+        [responses], the index of each response's prompt: all on the host.
         """
         prompts, prompt_valid = packed_positions(prompt_lengths, 0)
         responses, response_valid = packed_positions(response_lengths, int(prompt_lengths.sum()))
-        step, response_step = (torch.arange(x.shape[1], device=prompt_of.device) for x in (prompts, responses))
+        step, response_step = (torch.arange(x.shape[1]) for x in (prompts, responses))
         spans = [Span(prompts, prompts, (step.unsqueeze(1) >= step).expand(len(prompts), 1, -1, -1), prompt_valid)]
         for rows in _length_buckets(response_lengths):
             width = int(response_lengths[rows].max())
@@ -51,7 +50,8 @@ class Spans:
             prompt = prompt_valid[prompt_of[rows]][:, None, None].expand(-1, 1, width, -1)
             keys = torch.cat([prompts[prompt_of[rows]], responses_of_rows], 1)
             spans.append(Span(responses_of_rows, keys, torch.cat([prompt, causal], 3), response_valid[rows, :width]))
-        return cls(spans, torch.cat([span.queries[span.valid] for span in spans]).argsort())
+        order = torch.cat([span.queries[span.valid] for span in spans]).argsort()
+        return cls([Span(*to_device(span, place)) for span in spans], *to_device([order], place))
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
         """[1, heads, row, size] each, keys and values perhaps with fewer heads → [1, row, heads, size]."""
@@ -70,67 +70,72 @@ class Spans:
 
 
 @dataclass(frozen=True)
-class Flex:
-    """flex_attention over the packed row: no copies, no padding, and fully masked blocks are skipped.
+class Varlen:
+    """Attention by one flash-attention call on a GPU in half precision: no padding, no mask.
 
-    The kernel is compiled for a GPU. On a CPU only its slow forward pass is available; a test compares it with `Spans`.
+    A response's keys are those of its prompt and its own. The kernel aligns the causal mask to the last query and the
+    last key of a sequence (pytorch#193630, flash-attention#1778), which is the mask of the packed row.
     """
 
-    mask: BlockMask
+    keys: Tensor  # [keys]: index in the row of each key, sequence by sequence
+    queries_end: Tensor  # int32 [sequences + 1]: queries of the sequences so far
+    keys_end: Tensor  # int32 [sequences + 1]
+    longest: tuple[int, int]  # queries, keys of a sequence
 
     @classmethod
-    def of(cls, prompt_lengths: Tensor, response_lengths: Tensor, prompt_of: Tensor) -> Flex:
+    def of(cls, prompt_lengths: Tensor, response_lengths: Tensor, prompt_of: Tensor, place: torch.device) -> Varlen:
         """Same arguments as `Spans.of`."""
-        row = int(prompt_lengths.sum() + response_lengths.sum())
-        mask_mod = packed_mask(prompt_lengths, response_lengths, prompt_of)
-        return cls(create_block_mask(mask_mod, None, None, row, row, device=prompt_of.device))
+        own = torch.cat([prompt_lengths, response_lengths])
+        first = own.cumsum(0) - own
+        read = torch.cat([torch.zeros_like(prompt_lengths), prompt_lengths[prompt_of]])  # prompt tokens before its own
+        read_first = torch.cat([torch.zeros_like(prompt_lengths), first[: len(prompt_lengths)][prompt_of]])
+        total = read + own
+        sequence = torch.arange(len(total)).repeat_interleave(total)
+        place_in_sequence = torch.arange(int(total.sum())) - (total.cumsum(0) - total)[sequence]
+        start = torch.where(place_in_sequence < read[sequence], read_first[sequence], (first - read)[sequence])
+        queries_end, keys_end = (F.pad(x.cumsum(0), (1, 0)).to(torch.int32) for x in (own, total))
+        tensors = to_device((start + place_in_sequence, queries_end, keys_end), place)
+        return cls(*tensors, longest=(int(own.max()), int(total.max())))
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
         """[1, heads, row, size] each, keys and values perhaps with fewer heads → [1, row, heads, size]."""
-        grouped = query.shape[1] != key.shape[1]
-        out: Tensor = _kernel(query.device.type)(
-            query, key, value, block_mask=self.mask, scale=scale, enable_gqa=grouped
-        )
-        return out.transpose(1, 2)
+        q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+        if torch.is_autocast_enabled(query.device.type):  # rotary embeddings return queries and keys in float32
+            q, k, v = (x.to(torch.get_autocast_dtype(query.device.type)) for x in (q, k, v))
+        k, v = (x.index_select(0, self.keys) for x in (k, v))
+        return flash(q, k, v, self.queries_end, self.keys_end, self.longest, scale).unsqueeze(0)
+
+    @staticmethod
+    def runs(place: torch.device, dtype: torch.dtype, head_size: int) -> bool:
+        """Whether flash attention can compute passes in ``dtype`` on this device."""
+        half = dtype in (torch.bfloat16, torch.float16)
+        return place.type == "cuda" and half and head_size <= 256 and torch.cuda.get_device_capability(place) >= (8, 0)
 
 
-@cache
-def _kernel(device: str) -> Callable[..., Any]:
-    if device == "cpu":
-        return flex_attention
-    # By default a short row would use the decoding kernel, which does not support all numbers of grouped heads.
-    return partial(compiled(), kernel_options={"BACKEND": "TRITON"})
+def flash(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    queries_end: Tensor,
+    keys_end: Tensor,
+    longest: tuple[int, int],
+    scale: float | None,
+) -> Tensor:
+    """Causal attention within sequences: [queries, heads, size], [keys, key heads, size] → [queries, heads, size]."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    how: dict[str, Any] = {"scale": scale, "window_size": (-1, 0)}
+    if "enable_gqa" in signature(varlen_attn).parameters:  # since torch 2.12; before it fewer key heads need no flag
+        how["enable_gqa"] = True
+    out: Tensor = varlen_attn(query, key, value, queries_end, keys_end, *longest, **how)
+    return out
 
 
-def compiled() -> Callable[..., Any]:
-    """flex_attention, compiled once for rows of all lengths.
-
-    Without ``dynamic=True`` it is compiled anew for each length until torch's recompilation limit, after which it falls
-    back to the full score matrix.
-    """
-    kernel: Callable[..., Any] = torch.compile(flex_attention, dynamic=True)
-    return kernel
-
-
-def packed_mask(
-    prompt_lengths: Tensor, response_lengths: Tensor, prompt_of: Tensor
-) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
-    """flex_attention's `mask_mod`: whether position ``q`` of a packed row attends to position ``k``.
-
-    Same arguments as `Spans.of`.
-    """
-    prompts = torch.arange(len(prompt_lengths), device=prompt_of.device)
-    none = torch.full_like(prompts, -1)
-    responses = torch.arange(len(prompt_of), device=prompt_of.device)
-    lengths = torch.cat([prompt_lengths, response_lengths])
-    prompt = torch.cat([prompts, prompt_of]).repeat_interleave(lengths)
-    response = torch.cat([none, responses]).repeat_interleave(lengths)  # -1: part of a prompt
-
-    def mask_mod(batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        # Prompts precede responses in the row, so k <= q is the causal mask of both.
-        return (k <= q) & (prompt[q] == prompt[k]) & ((response[k] < 0) | (response[q] == response[k]))
-
-    return mask_mod
+def to_device(tensors: Iterable[Tensor], place: torch.device) -> list[Tensor]:
+    """Copies of host tensors on ``place``, without waiting for the work that a GPU still has to do."""
+    if place.type != "cuda":
+        return [x.to(place) for x in tensors]
+    return [x.pin_memory().to(place, non_blocking=True) for x in tensors]
 
 
 def packed_positions(lengths: Tensor, start: int) -> tuple[Tensor, Tensor]:
@@ -138,7 +143,7 @@ def packed_positions(lengths: Tensor, start: int) -> tuple[Tensor, Tensor]:
 
     [sequences, tokens], padded with 0 on the right; and the mask of entries that are not padding.
     """
-    column = torch.arange(int(lengths.max()), device=lengths.device)
+    column = torch.arange(int(lengths.max()))
     valid = column < lengths.unsqueeze(1)
     first = start + lengths.cumsum(0) - lengths
     return torch.where(valid, first.unsqueeze(1) + column, 0), valid

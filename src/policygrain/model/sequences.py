@@ -1,4 +1,7 @@
-"""Prompts and responses as padded tensors; responses of one group share the row of their prompt."""
+"""Prompts and responses as padded tensors; responses of one group share the row of their prompt.
+
+They stay on the host: rows are selected and packed there, so that no length has to be read back from a GPU.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,6 @@ def pack(
     prompts: Sequence[Sequence[int]],
     responses: Sequence[Sequence[int]],
     pad_id: int,
-    device: torch.device,
     masks: Sequence[Sequence[bool] | None] = (),
 ) -> Sequences:
     """Sequences from one prompt and one response per row, as token ids; equal prompts are stored once.
@@ -67,28 +69,32 @@ def pack(
         if policy is not None:
             mask[row, : len(policy)] = torch.tensor(policy, dtype=torch.bool)
     prompt_of = torch.tensor([number[tuple(prompt)] for prompt in prompts])
-    return Sequences(*(x.to(device) for x in (prompt_ids, prompt_mask, prompt_of, ids, mask, attention)))
+    return Sequences(prompt_ids, prompt_mask, prompt_of, ids, mask, attention)
 
 
 def micro_batches(sequences: Sequences, token_budget: int) -> list[Tensor]:
-    """Row indices of each micro-batch: rows sorted by length, at most ``token_budget`` prompt and response tokens each.
+    """Row indices of each micro-batch: whole groups, at most ``token_budget`` prompt and response tokens each.
 
-    A row longer than the budget is a micro-batch by itself.
+    A group that is larger is divided, and its prompt is in each part; a row that is larger is a micro-batch by itself.
     """
-    lengths = sequences.attention.sum(1)
-    order = lengths.argsort(stable=True)
-    prompt_lengths = sequences.prompt_mask.sum(1).tolist()
-    batches, start, total, seen = [], 0, 0, set[int]()
-    for row, (length, prompt) in enumerate(
-        zip(lengths[order].tolist(), sequences.prompt_of[order].tolist(), strict=True)
-    ):
-        added = length + (0 if prompt in seen else prompt_lengths[prompt])
-        if row > start and total + added > token_budget:
-            batches.append(order[start:row])
-            start, total, seen, added = row, 0, set(), length + prompt_lengths[prompt]
-        total += added
-        seen.add(prompt)
-    return [*batches, order[start:]]
+    lengths, prompts = sequences.attention.sum(1).tolist(), sequences.prompt_mask.sum(1).tolist()
+    groups: dict[int, list[int]] = {}
+    for row, prompt in enumerate(sequences.prompt_of.tolist()):
+        groups.setdefault(prompt, []).append(row)
+    batches: list[list[int]] = [[]]
+    total = 0
+    for prompt, rows in groups.items():
+        if batches[-1] and total + prompts[prompt] + sum(lengths[row] for row in rows) > token_budget:
+            batches.append([])
+            total = 0
+        total += prompts[prompt]
+        for row in rows:
+            if batches[-1] and total + lengths[row] > token_budget:
+                batches.append([])
+                total = prompts[prompt]
+            total += lengths[row]
+            batches[-1].append(row)
+    return [torch.tensor(rows) for rows in batches]
 
 
 def position_ids(attention: Tensor) -> Tensor:

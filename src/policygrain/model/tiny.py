@@ -120,7 +120,6 @@ def finetune(
             [renderer.ids(p) for p in prompts],
             [[*response, tokenizer.eos_token_id] for response in ids],
             tokenizer.pad_token_id,
-            model.device,
             masks,
         )
         # Linear warm-up over the first twentieth of the steps, then cosine decay to a quarter of the learning rate.
@@ -156,7 +155,7 @@ def _backward(model: PreTrainedModel, sequences: Sequences, rows: Tensor) -> flo
     """Backpropagate a micro-batch's share of the mean loss over the step's response tokens; returns that share."""
     part = sequences.rows(rows)
     log_probs = score_tokens(model, part, temperature=1.0, entropy_gradient=False).log_probs
-    loss = -(log_probs * part.mask).sum() / sequences.mask.sum()
+    loss = -log_probs.sum() / int(sequences.mask.sum())
     loss.backward()
     return loss.item()
 

@@ -6,7 +6,9 @@ import gc
 import os
 import re
 import sys
-from collections.abc import Sequence
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 MAX_SEQUENCES = 512
 GIB = 2**30
+SPARE = 0.1  # of a GPU's memory that stays free where engine and trainer are there together: later updates may need it
 MEMORY = re.compile(r"free memory|cache blocks|KV cache is needed|not enough .*memory", re.I)  # in vLLM's errors
 
 
@@ -27,8 +30,9 @@ class VllmEngine:
     """vLLM with the model in ``start``, whose context length bounds prompt and response together.
 
     ``dtype`` is the precision of the engine's weights (None: as in the model's configuration), ``kv_gib`` the size of
-    its key-value cache in GiB. With ``colocated`` it shares a GPU with a trainer and can sleep between rollouts;
-    ``reserved`` bytes of the GPU memory that is free now are left to the trainer.
+    its key-value cache in GiB; without it the cache has room for ``tokens`` tokens, or takes what is free. With
+    ``colocated`` it shares a GPU with a trainer and can sleep between rollouts; ``reserved`` bytes of the GPU memory
+    that is free now are left to the trainer.
     """
 
     name = "vllm"
@@ -41,6 +45,7 @@ class VllmEngine:
         kv_gib: float | None = None,
         colocated: bool = False,
         reserved: int = 0,
+        tokens: int | None = None,
     ) -> None:
         # In-process, so that weights can be passed as tensors; with two OpenMP threads each waits for the other on a
         # busy machine.
@@ -49,18 +54,24 @@ class VllmEngine:
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+        import torch
         import torch.distributed as dist
         from transformers import AutoConfig
         from vllm import LLM
 
         distributed = dist.is_initialized()
         config: Any = AutoConfig.from_pretrained(start, revision=revision)
-        machine = machine_settings(config.max_position_embeddings, kv_gib, colocated, reserved)
+        # By default vLLM would cast float32 weights to bfloat16.
+        dtype = dtype or str(config.dtype or "float32").removeprefix("torch.")
+        context, of_token = config.max_position_embeddings, bytes_per_token(config, getattr(torch, dtype).itemsize)
+        needed = None if tokens is None else max(tokens, context) * of_token
+        machine = machine_settings(context, kv_gib, colocated, reserved, needed)
         self._sleeps = bool(machine.get("enable_sleep_mode"))
-        self._asleep = False
+        self._asleep = self._fits = False
+        self._released = 0  # bytes that the engine gave back when it slept
+        self._first: tuple[weakref.ref[Any], int] | None = None  # a weight of the trainer, and its version at first
         settings: dict[str, Any] = {
-            # By default vLLM would cast float32 weights to bfloat16.
-            "dtype": dtype or str(config.dtype or "float32").removeprefix("torch."),
+            "dtype": dtype,
             "max_num_seqs": MAX_SEQUENCES,
             "logprobs_mode": "processed_logprobs",
             # Token ids in, token ids out: the tokenizer is ours, not the one that vLLM would load.
@@ -123,7 +134,8 @@ class VllmEngine:
             for r in requests
         ]
         prompts = [{"prompt_token_ids": r.prompt_ids} for r in requests]
-        outputs = self._llm.generate(prompts, params, use_tqdm=sys.stderr.isatty())  # type: ignore[arg-type]
+        with frozen_heap():
+            outputs = self._llm.generate(prompts, params, use_tqdm=sys.stderr.isatty())  # type: ignore[arg-type]
         responses = []
         for request, output in zip(requests, outputs, strict=True):
             best = output.outputs[0]
@@ -136,10 +148,15 @@ class VllmEngine:
 
     def load_weights(self, model: PreTrainedModel) -> None:
         """Wake the engine if it sleeps, copy the weights of ``model`` into it and reset its prefix cache."""
+        updated = self._was_updated(model)
         if self._asleep:
             import torch
 
-            torch.cuda.empty_cache()  # memory that the trainer's allocator has cached
+            # The trainer's allocator still holds the most that updates have needed so far, if there was an update.
+            free, total = torch.cuda.mem_get_info()
+            self._fits = updated and free > self._released + SPARE * total
+            if not self._fits:
+                torch.cuda.empty_cache()
             self._llm.wake_up(tags=["weights"])
         # Each tensor is copied into the engine's own layout (fused, split, cast).
         self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": full_weights(model)})
@@ -150,10 +167,27 @@ class VllmEngine:
         if self._llm.reset_prefix_cache() is False:
             raise RuntimeError("vLLM did not reset its prefix cache: responses would come from old weights")
 
+    def _was_updated(self, model: PreTrainedModel) -> bool:
+        """Whether an optimizer has changed the weights of ``model`` since the engine saw it first."""
+        weight = next((p for p in model.parameters() if p.requires_grad), None)
+        if weight is None:
+            return False
+        if self._first is None or self._first[0]() is not weight:
+            self._first = weakref.ref(weight), weight._version
+        return weight._version > self._first[1]
+
     def sleep(self) -> None:
-        """Release the engine's GPU memory. Its weights are discarded: `load_weights` loads new ones when it wakes."""
-        if self._sleeps and not self._asleep:
-            self._llm.sleep(level=2)
+        """Release the engine's GPU memory, unless there is room for it beside the trainer's.
+
+        Its weights are discarded: `load_weights` loads new ones when it wakes.
+        """
+        if self._sleeps and not self._asleep and not self._fits:
+            import torch
+
+            before = torch.cuda.mem_get_info()[0]
+            with frozen_heap():
+                self._llm.sleep(level=2)
+            self._released = torch.cuda.mem_get_info()[0] - before
             self._asleep = True
 
 
@@ -176,7 +210,26 @@ def _joined(request: Request, before: Response, part: Response) -> Response:
     return Response(ids + output, part.finished, log_probs, mask)
 
 
-def machine_settings(context: int, kv_gib: float | None, colocated: bool, reserved: int = 0) -> dict[str, Any]:
+@contextmanager
+def frozen_heap() -> Iterator[None]:
+    """Context in which collections skip all objects that exist now: vLLM starts some, and each would take 0.4 s."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def bytes_per_token(config: Any, itemsize: int) -> int:
+    """Bytes of a token's keys and values in all layers."""
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return int(2 * config.num_hidden_layers * heads * size * itemsize)
+
+
+def machine_settings(
+    context: int, kv_gib: float | None, colocated: bool, reserved: int = 0, needed: int | None = None
+) -> dict[str, Any]:
     """vLLM settings that depend on the machine: all differences between an engine on a CPU and on a GPU."""
     import torch
 
@@ -189,9 +242,10 @@ def machine_settings(context: int, kv_gib: float | None, colocated: bool, reserv
             "max_num_batched_tokens": max(8192, context),
         }
     free, total = torch.cuda.mem_get_info()
+    # Half of what the trainer leaves; the other half is for the engine's weights and activations.
+    most = max(free - reserved, free // 4) // 2
     return {
-        # Half of what the trainer leaves; the other half is for the engine's weights and activations.
-        "kv_cache_memory_bytes": int(kv_gib * GIB) if kv_gib else max(free - reserved, free // 4) // 2,
+        "kv_cache_memory_bytes": int(kv_gib * GIB) if kv_gib else min(needed or most, most),
         # The line above replaces this, but vLLM checks at its start that this share is free.
         "gpu_memory_utilization": 0.9 * free / total,
         "enable_sleep_mode": colocated,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,10 +27,22 @@ FLAGS = ("mask_signal_covariance", "micro_batch_statistics")
 
 @dataclass(frozen=True)
 class LossOutput:
-    """``loss`` is a scalar with gradient, ``metrics`` are floats (see docs/glossary.md)."""
+    """``loss`` is a scalar with gradient, ``metrics`` are floats (see docs/glossary.md).
+
+    Metrics are read from the device when they are first asked for, so a GPU can begin the backward pass before.
+    """
 
     loss: Tensor
-    metrics: dict[str, float]
+    tensors: dict[str, Tensor]  # metrics as scalars on the device
+    flags: dict[str, float]
+    is_whole_step: bool
+
+    @cached_property
+    def metrics(self) -> dict[str, float]:
+        """The metrics of a whole step, or a micro-batch's share of them for `merge_metrics`."""
+        numbers = torch.stack([value.to(torch.float64) for value in self.tensors.values()]).tolist()
+        parts = dict(zip(self.tensors, numbers, strict=True))
+        return (merge_metrics([parts]) if self.is_whole_step else parts) | self.flags
 
 
 def policy_loss(method: Method, batch: TokenBatch) -> LossOutput:
@@ -59,11 +72,7 @@ def policy_loss(method: Method, batch: TokenBatch) -> LossOutput:
             "penalty": penalty.detach(),
             "loss": (policy + penalty).detach(),
         }
-        names, values = zip(*metrics.items(), strict=True)
-        # One transfer from the device for all metrics.
-        numbers = torch.stack([v.to(torch.float64) for v in values]).tolist()
-    parts = dict(zip(names, numbers, strict=True))
-    return LossOutput(policy + penalty, (parts if batch.step is not None else merge_metrics([parts])) | flags)
+    return LossOutput(policy + penalty, metrics, flags, is_whole_step=batch.step is None)
 
 
 def anchored(method: Method, batch: TokenBatch) -> TokenBatch:

@@ -1,4 +1,4 @@
-"""Atomic checkpoints with checksums, and a lock so that only one process trains in a run directory."""
+"""Atomic checkpoints with checksums, written in the background, and a lock for one trainer per run directory."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pickle
 import shutil
 import socket
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,7 +21,7 @@ from .. import digests
 from ..errors import UserError
 from ..files import flush
 from .ranks import is_rank_0
-from .rollout_batch import SAVED_TYPES
+from .rollout_batch import SAVED_TYPES, RolloutBatch
 
 KEEP = 2
 WAIT_IN_JOBS = 120.0  # seconds; schedulers kill a job about 30 seconds after its termination signal
@@ -59,15 +60,72 @@ def run_lock(run_dir: Path) -> Iterator[None]:
         yield
 
 
-def save(checkpoints: Path, step: int, parts: Mapping[str, Any], counters: Mapping[str, Any]) -> None:
-    """Write the folder `stepNNNNN` in ``checkpoints``: written under a temporary name, flushed to disk, then renamed.
+class Writer:
+    """Context that writes checkpoints into a folder, one at a time, beside what its thread does meanwhile.
 
-    ``parts`` are objects with a `state_dict`. The two newest checkpoints are kept.
+    At its end the last checkpoint is complete. A UserError of writing is raised by the next call.
     """
-    with explained(checkpoints, step):
-        temporary = make_room(checkpoints)
-        save_state({name: part.state_dict() for name, part in parts.items()} | dict(counters), temporary)
-        finish(temporary, checkpoints, step)
+
+    def __init__(self, checkpoints: Path) -> None:
+        self.checkpoints = checkpoints
+        self._thread: threading.Thread | None = None
+        self._error: UserError | None = None
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.wait()
+        elif self._thread is not None:  # an error that is raised already is shown
+            self._thread.join()
+
+    def save(self, step: int, parts: Mapping[str, Any], counters: Mapping[str, Any]) -> None:
+        """Copy the state of ``parts``, objects with a `state_dict`, and write it as the folder `stepNNNNN`.
+
+        It is written under a temporary name, flushed to disk, then renamed. The two newest checkpoints are kept.
+        """
+        self.wait()
+        state = _on_host({name: part.state_dict() for name, part in parts.items()} | dict(counters), {})
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()  # the copies are complete before an update changes what they copy
+        self._thread = threading.Thread(target=self._write, args=(step, state), name="checkpoint")
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Until the last checkpoint is complete. UserError if it could not be written."""
+        if self._thread is not None:
+            self._thread.join()
+        self._thread, error, self._error = None, self._error, None
+        if error is not None:
+            raise error
+
+    def _write(self, step: int, state: dict[str, Any]) -> None:
+        try:
+            with explained(self.checkpoints, step):
+                temporary = make_room(self.checkpoints)
+                save_state(state, temporary)
+                finish(temporary, self.checkpoints, step)
+        except UserError as error:
+            self._error = error
+
+
+def _on_host(value: Any, copies: dict[tuple[int, torch.Size], torch.Tensor]) -> Any:
+    """A copy of a state in host memory, pinned where there is a GPU, which copies several times as fast into it.
+
+    ``copies``: by address and shape, so that tied weights are copied and saved once.
+    """
+    if isinstance(value, torch.Tensor):
+        place = value.data_ptr(), value.shape
+        if place not in copies:
+            empty = torch.empty_like(value, device="cpu", pin_memory=value.is_cuda)
+            copies[place] = empty.copy_(value, non_blocking=True)
+        return copies[place]
+    if isinstance(value, RolloutBatch):
+        return value.to(torch.device("cpu"))
+    if isinstance(value, Mapping):
+        return {key: _on_host(part, copies) for key, part in value.items()}
+    return [_on_host(part, copies) for part in value] if isinstance(value, list) else value
 
 
 def load_newest(checkpoints: Path, parts: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -8,7 +8,6 @@ from dataclasses import replace
 import torch
 
 from ..clock import Clock
-from ..model.device import device
 from ..model.logprobs import score_tokens
 from ..model.sequences import micro_batches, pack
 from ..objective import Method, Sampler
@@ -42,7 +41,6 @@ def warm_up(policy: Policy, method: Method, collector: Collector, run: RunFolder
             [p for p in rollouts.prompts for _ in range(settings.group)],
             [r.ids for group in rollouts.responses for r in group],
             policy.tokenizer.pad_token_id,
-            device(),
         )
         # Each micro-batch is an optimizer step of its own.
         for rows in micro_batches(sequences, settings.micro_batch_tokens):

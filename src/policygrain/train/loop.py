@@ -34,13 +34,16 @@ def train(
     with device_errors(settings):
         policy = open_policy(start, spec, method, settings, seed)
         with open_collector(study, arm, seed, policy, start, data) as (collector, validation):
-            return Trainer(policy, method, collector, validation, run, stop).train()
+            trainer = Trainer(policy, method, collector, validation, run, stop)
+            with checkpoint.Writer(run.checkpoints) as trainer.checkpoints:
+                return trainer.train()
 
 
 class Trainer(Steps):
     """The training loop of one run, with the state that its checkpoints save."""
 
     policy: Policy
+    checkpoints: checkpoint.Writer
 
     def train(self) -> FinalMetrics:
         """Train from the newest checkpoint, if there is one, to the last step, and save the final model."""
@@ -63,6 +66,7 @@ class Trainer(Steps):
             if reason or (step % settings.checkpoint_every == 0 and step < settings.steps):
                 self._save()
             if reason:
+                self.checkpoints.wait()
                 raise Stopped(f"{self.run.path}: stopped by {reason} after step {step} of {settings.steps}, and saved.")
         return self.finish()
 
@@ -72,6 +76,7 @@ class Trainer(Steps):
             super().sample()
         except EngineMismatch as error:
             self._save()
+            self.checkpoints.wait()
             raise UserError(
                 f"{self.run.path}: step {self.state.step}: {error} The run was saved in its state before this step."
             ) from error
@@ -79,4 +84,4 @@ class Trainer(Steps):
     def _save(self) -> None:
         self.log.flush()
         state = self.state
-        checkpoint.save(self.run.checkpoints, state.step, self.policy.parts, vars(state))
+        self.checkpoints.save(state.step, self.policy.parts, vars(state))

@@ -116,7 +116,7 @@ def score_sequences(
 ) -> TokenScores:
     """Log-probabilities and entropies of all responses under ``model``, without gradient."""
     names = ("log_probs", "entropy", "future") if heads else ("log_probs", "entropy")
-    whole = {name: torch.zeros(sequences.mask.shape, device=sequences.ids.device) for name in names}
+    whole = {name: torch.zeros(sequences.mask.shape, device=model.device) for name in names}
     with torch.no_grad():
         for rows in micro_batches(sequences, settings.micro_batch_tokens):
             part = sequences.rows(rows)

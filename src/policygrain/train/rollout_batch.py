@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..clock import Clock
 from ..errors import UserError
-from ..model.device import device
+from ..model.attention import to_device
 from ..model.engine import Response
 from ..model.logprobs import TokenScores
 from ..model.precision import compute_dtype
@@ -42,9 +42,9 @@ class EngineMismatch(UserError):
 class TrainingBatch:
     """The inputs of the updates of one batch, which do not change during the updates.
 
-    ``sequences`` are the padded token ids, ``tokens`` the inputs of the objective, with ``log_probs`` and ``entropy``
-    of the old policy. Rows are in the order of the rollouts. ``scored_entropy`` are entropies under the
-    old policy, of the first rows, as many as were scored.
+    ``sequences`` are the padded token ids, on the host; ``tokens``, on the compute device, the inputs of the objective,
+    with ``log_probs`` and ``entropy`` of the old policy. Rows are in the order of the rollouts. ``scored_entropy`` are
+    entropies under the old policy, of the first rows, as many as were scored.
     """
 
     sequences: Sequences
@@ -70,9 +70,9 @@ class RolloutBatch(NamedTuple):
             return self
         tokens = self.batch.tokens
         moved = {k: v.to(device) for k, v in vars(tokens).items() if isinstance(v, torch.Tensor)}
-        sequences = Sequences(*(x.to(device) for x in self.batch.sequences))
         entropy = None if self.batch.scored_entropy is None else self.batch.scored_entropy.to(device)
-        return RolloutBatch(self.rollouts, TrainingBatch(sequences, tokens.replace(**moved), entropy), self.metrics)
+        batch = TrainingBatch(self.batch.sequences, tokens.replace(**moved), entropy)
+        return RolloutBatch(self.rollouts, batch, self.metrics)
 
 
 # The largest mean difference, in nats per token, between two correct implementations: 1e-5 was measured in float32 and
@@ -153,15 +153,15 @@ def prepare(
     responses = [r for row in rollouts.responses for r in row]
     prompts = [p for p in rollouts.prompts for _ in range(group)]
     pad, masks = policy.tokenizer.pad_token_id, [r.mask for r in responses]
-    sequences = pack(prompts, [r.ids for r in responses], pad, device(), masks)
-    mask = sequences.mask.clone()
-    finished = torch.tensor([r.finished for r in responses], device=device())
-    if method.sampler.mask_truncated:
-        mask &= finished.unsqueeze(1)
-    advantages = advantages_of(method, rollouts.rewards, sequences, rollouts.call_rewards)
+    sequences, place = pack(prompts, [r.ids for r in responses], pad, masks), policy.model.device
+    finished = torch.tensor([r.finished for r in responses])
+    in_loss = sequences.mask & finished.unsqueeze(1) if method.sampler.mask_truncated else sequences.mask
+    by_response = advantages_of(method, rollouts.rewards, sequences, rollouts.call_rewards)
+    mask, advantages = to_device((in_loss, by_response), place)
     scores = _score(responses, sequences, policy, method, settings)
-    groups = torch.arange(len(rollouts.prompts), device=device()).repeat_interleave(group)
+    groups = torch.arange(len(rollouts.prompts), device=place).repeat_interleave(group)
     entropy = scores.old.entropy if scores.scored == slice(None) else None
+    segments = segment_ids(sequences, policy.tokenizer, settings.segment_ends) if "segments" in needs else None
     tokens = TokenBatch(
         log_probs=scores.log_probs,
         old_log_probs=scores.log_probs,
@@ -174,12 +174,12 @@ def prepare(
         future_log_probs=scores.old.future,
         old_future_log_probs=scores.old.future,
         groups=groups if "groups" in needs else None,
-        segments=segment_ids(sequences, policy.tokenizer, settings.segment_ends) if "segments" in needs else None,
-        rollout_log_probs=scores.engine,
-        staleness=torch.full((len(mask),), age, device=device()) if age is not None and "staleness" in needs else None,
+        segments=segments.to(place) if segments is not None else None,
+        rollout_log_probs=scores.engine if all(len(r.log_probs) == len(r.ids) for r in responses) else None,
+        staleness=torch.full((len(mask),), age, device=place) if age is not None and "staleness" in needs else None,
         max_length=settings.max_tokens,
     )
-    metrics = _metrics(rollouts, advantages, sequences, finished, scores)
+    metrics = _metrics(rollouts, by_response, sequences, finished, scores)
     metrics |= _of_correction(method, tokens, scores.engine)
     return TrainingBatch(sequences, tokens, scores.old.entropy), metrics
 
@@ -190,7 +190,7 @@ class _Scores(NamedTuple):
     log_probs: Tensor  # of the old policy
     old: TokenScores  # of the old policy, computed by the trainer, only of the rows ``scored``
     scored: slice
-    engine: Tensor  # recorded by the engine
+    engine: Tensor  # recorded by the engine; NaN where they were not asked for
     reference: Tensor | None  # of the reference policy, only of the rows ``compared``
     compared: slice
 
@@ -203,10 +203,11 @@ def _score(
     If nothing else of the old policy is needed, and the engine's log-probabilities agree with the trainer's on a
     quarter of the groups, the engine's are used for all groups and the other groups are not scored.
     """
-    mask, whole = sequences.mask, slice(None)
-    engine = torch.zeros(mask.shape, device=sequences.ids.device)
+    whole = slice(None)
+    recorded = torch.full(sequences.mask.shape, math.nan)
     for row, response in enumerate(responses):
-        engine[row, : len(response.ids)] = torch.tensor(response.log_probs)
+        recorded[row, : len(response.log_probs)] = torch.tensor(response.log_probs)
+    mask, engine = to_device((sequences.mask, recorded), policy.model.device)
     some = slice(0, math.ceil(len(responses) // settings.group / 4) * settings.group)
     scored = some if settings.old_log_probs == "engine" and _needs_log_probs_alone(method) else whole
     old = _score_rows(policy, sequences, settings, scored)
@@ -222,33 +223,42 @@ def _score(
 
 
 def _metrics(
-    rollouts: Rollouts, advantages: Tensor, sequences: Sequences, finished: Tensor, scores: _Scores
+    rollouts: Rollouts,
+    advantages: Tensor,
+    sequences: Sequences,
+    finished: Tensor,
+    scores: _Scores,
 ) -> dict[str, float]:
     """Metrics of rewards, lengths, the old policy and its difference from the engine."""
     lengths = sequences.mask.sum(1).float()
     spread = advantages if advantages.ndim == 1 else advantages[sequences.mask]
-    mask, old, engine = sequences.mask[scores.scored], scores.old, scores.engine[scores.scored]
-    n = mask.sum()
-    mismatch = torch.where(mask, old.log_probs - engine, 0.0)
-    kl_initial = {}
+    old, engine = scores.old, scores.engine[scores.scored]
+    (mask,) = to_device([sequences.mask[scores.scored]], engine.device)
+    known = mask & ~engine.isnan()
+    mismatch = torch.where(known, old.log_probs - engine, 0.0)
+    of_policy = {
+        "entropy_old": torch.where(mask, old.entropy, 0.0).sum() / mask.sum(),
+        "mismatch_mean": mismatch.abs().sum() / known.sum().clamp(min=1),
+        "mismatch_max": mismatch.abs().max(),
+        "mismatch_kl": torch.where(known, k3(engine, old.log_probs), 0.0).sum() / known.sum().clamp(min=1),
+    }
     if scores.reference is not None:
         rows = scores.compared
-        kl_initial["kl_initial"] = _mean_kl(scores.log_probs[rows], scores.reference, sequences.mask[rows])
+        (mask,) = to_device([sequences.mask[rows]], engine.device)
+        of_policy["kl_initial"] = _mean_kl(scores.log_probs[rows], scores.reference, mask)
+    # One transfer from the device for all of them.
+    numbers = torch.stack([*of_policy.values()]).tolist()
     return {
         "reward_mean": rollouts.rewards.mean().item(),
         "reward_std": rollouts.rewards.std().item() if rollouts.rewards.numel() > 1 else 0.0,
         "accuracy": rollouts.correct.mean().item(),
         "advantage_std": spread.std().item() if spread.numel() > 1 else 0.0,
-        "entropy_old": (torch.where(mask, old.entropy, 0.0).sum() / n).item(),
-        **kl_initial,
         "response_length_mean": lengths.mean().item(),
         "response_length_max": lengths.max().item(),
         "truncated_share": 1 - finished.float().mean().item(),
         "groups_drawn": rollouts.sampled,
         "groups_dropped": rollouts.dropped,
-        "mismatch_mean": (mismatch.abs().sum() / n).item(),
-        "mismatch_max": mismatch.abs().max().item(),
-        "mismatch_kl": (torch.where(mask, k3(engine, old.log_probs), 0.0).sum() / n).item(),
+        **dict(zip(of_policy, numbers, strict=True)),
     }
 
 
@@ -274,6 +284,13 @@ def _correction(method: Method, old_log_probs: Tensor, engine_log_probs: Tensor,
     return rollout_weights(old_log_probs, engine_log_probs, mask, method.sampler)
 
 
+def reads_engine(method: Method, settings: Training) -> bool:
+    """Whether training reads the engine's log-probabilities of all responses, not just their difference in a metric."""
+    of_method = method.sampler.corrects or method.anchor != "old" or method.off_policy_bound is not None
+    # A custom function may read anything.
+    return of_method or bool(method.custom_functions) or settings.old_log_probs == "engine"
+
+
 def _needs_log_probs_alone(method: Method) -> bool:
     """Whether a method reads only log-probabilities of the old policy, neither entropies nor prediction heads."""
     # A custom function may read anything.
@@ -292,10 +309,10 @@ def _score_rows(policy: ScoredPolicy, sequences: Sequences, settings: Training, 
     return TokenScores(widened(scores.log_probs), widened(scores.entropy), future, None)
 
 
-def _mean_kl(log_probs: Tensor, reference_log_probs: Tensor, mask: Tensor) -> float:
+def _mean_kl(log_probs: Tensor, reference_log_probs: Tensor, mask: Tensor) -> Tensor:
     width = reference_log_probs.shape[1]
     estimate = torch.where(mask[:, :width], k3(log_probs[:, :width], reference_log_probs), 0.0)
-    return float(estimate.sum() / mask.sum().clamp(min=1))
+    return estimate.sum() / mask.sum().clamp(min=1)
 
 
 def advantages_of(
@@ -303,12 +320,12 @@ def advantages_of(
 ) -> Tensor:
     """Advantages of ``rewards`` [prompts, group]: [batch], or [batch, tokens] if the method has advantages of turns.
 
-    ``call_rewards`` are the parts of ``rewards`` for calls of tools, [prompts][group][calls].
+    All are on the host. ``call_rewards`` are the parts of ``rewards`` for calls of tools, [prompts][group][calls].
     """
     if not isinstance(method.advantage, TurnAdvantage):
-        return method.advantages(rewards).flatten().to(sequences.ids.device)
+        return method.advantages(rewards).flatten()
     by_turn = method.advantages(turn_rewards(rewards, sequences, call_rewards)).flatten(0, 1)
-    return by_turn.to(sequences.ids.device).gather(1, turn_numbers(sequences.mask))
+    return by_turn.gather(1, turn_numbers(sequences.mask))
 
 
 def turn_rewards(
@@ -318,7 +335,7 @@ def turn_rewards(
 
     Arguments as in `advantages_of`. Turns of a group that follow the same text have the same state.
     """
-    mask, group = sequences.mask.cpu(), rewards.shape[1]
+    mask, group = sequences.mask, rewards.shape[1]
     count = turn_starts(mask).sum(1, keepdim=True)
     turn = torch.arange(int(count.max()))
     states = torch.zeros(len(mask), len(turn), dtype=torch.long)

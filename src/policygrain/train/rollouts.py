@@ -84,6 +84,7 @@ class Collector:
     sampler: Sampler
     settings: Training
     seed: int
+    all_log_probs: bool = True  # of the engine; False: of every fourth group of a batch, for the mismatch alone
     # Prompt and responses by the prompt's position in the stream, from `sample_ahead` until a batch takes them.
     _waiting: dict[int, tuple[list[int], list[Response]]] = field(default_factory=dict, init=False, repr=False)
 
@@ -92,8 +93,8 @@ class Collector:
         problems, group = self.stream.at(positions), self.settings.group
         prompts = [self.renderer.ids(p.problem, bool(p.options.tests)) for p in problems]
         requests = [
-            self._request(problem, prompt, seed)
-            for position, prompt, problem in zip(positions, prompts, problems, strict=True)
+            self._request(problem, prompt, seed, self.all_log_probs or number % self.settings.prompts_per_step % 4 == 0)
+            for number, (position, prompt, problem) in enumerate(zip(positions, prompts, problems, strict=True))
             for seed in response_seeds(self.seed, position, group)
         ]
         with clock("generate"):
@@ -115,7 +116,7 @@ class Collector:
         self.engine.sleep()
         return responses, grade_responses(problems, responses, self.grader, self.renderer.tokenizer)
 
-    def _request(self, problem: Problem, prompt: list[int], seed: int, log_probs: bool = True) -> Request:
+    def _request(self, problem: Problem, prompt: list[int], seed: int, log_probs: bool) -> Request:
         limits = self.settings.max_tokens, self.settings.temperature
         return Request(prompt, seed, *limits, log_probs=log_probs, tool=self.renderer.tool(problem.source))
 

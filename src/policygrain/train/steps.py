@@ -19,6 +19,7 @@ from ..hub import pinned
 from ..model.device import device
 from ..model.open_engine import open_engine
 from ..model.precision import compute_dtype, compute_name
+from ..model.vllm_engine import MAX_SEQUENCES
 from ..model.weights import merged
 from ..objective import Method
 from ..progress import Progress
@@ -26,13 +27,13 @@ from ..provenance import seed_of
 from ..results.layout import DataFolder, RunFolder
 from ..results.schema import FinalMetrics
 from ..study.runs import Arm
-from ..study.schema import Study
+from ..study.schema import Study, Training
 from ..tasks.problem import Problem, read_problems
 from ..tasks.prompts import PromptRenderer
 from .policy import ScoredPolicy
 from .ranks import gather, is_rank_0, on_rank_0
 from .records import MetricsLog, save_token_view
-from .rollout_batch import RolloutBatch, TrainingBatch, collect_batches
+from .rollout_batch import RolloutBatch, TrainingBatch, collect_batches, reads_engine
 from .rollouts import Collector, prompt_stream, sampling_seed
 from .stopping import Stop
 from .update import minibatches_of_step
@@ -193,6 +194,8 @@ def open_collector(
     problems, validation = read_problems(data.train), read_problems(data.validation)
     with_tests = any(problem.options.tests for problem in [*problems, *validation])
     with open_grader(study.grader, study.extraction, with_tests) as grader:
+        longest = policy.model.config.max_position_embeddings - settings.max_tokens
+        renderer = PromptRenderer(policy.tokenizer, study.prompt, longest)
         engine = open_engine(
             settings.engine,
             start,
@@ -201,12 +204,20 @@ def open_collector(
             revision=pinned(study.model).revision,
             kv_gib=settings.kv_gib,
             colocated=True,
+            tokens=tokens_at_once(problems, renderer, settings),
         )
-        longest = policy.model.config.max_position_embeddings - settings.max_tokens
-        renderer = PromptRenderer(policy.tokenizer, study.prompt, longest)
         sampling = sampling_seed(settings, seed)
-        stream, sampler = prompt_stream(problems, sampling), arm.method(study).sampler
-        yield Collector(stream, engine, grader, renderer, sampler, settings, sampling), validation
+        stream, method = prompt_stream(problems, sampling), arm.method(study)
+        # With dynamic sampling the groups with log-probabilities could all be dropped.
+        every = reads_engine(method, settings) or method.sampler.dynamic
+        yield Collector(stream, engine, grader, renderer, method.sampler, settings, sampling, every), validation
+
+
+def tokens_at_once(problems: list[Problem], renderer: PromptRenderer, settings: Training) -> int:
+    """Tokens of a step's prompts and responses, if all were as long as the longest; prompts by some of the problems."""
+    prompts = [len(renderer.ids(p.problem, bool(p.options.tests))) for p in problems[:256]]
+    sequences = min(settings.prompts_per_step * settings.group * (settings.ahead + 1), MAX_SEQUENCES)
+    return sequences * (2 * max(prompts) + settings.max_tokens)
 
 
 def _save_final_model(policy: ScoredPolicy, run: RunFolder) -> None:

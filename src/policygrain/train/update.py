@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -39,6 +42,21 @@ def minibatches_of_step(settings: Training, prompts: int, group: int, seed: int,
     return minibatches(prompts, group, settings.updates_per_batch, seed_of("minibatches", seed, step), settings.epochs)
 
 
+@contextmanager
+def fixed_order() -> Iterator[None]:
+    """Context in which a GPU sums gradients in a fixed order, so that a resumed run is the same bit for bit."""
+    if not torch.cuda.is_available():
+        yield
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.utils.deterministic.fill_uninitialized_memory = False  # costs a pass over every new tensor
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def update(policy: Policy, batch: TrainingBatch, method: Method, settings: Training) -> dict[str, float]:
     """One optimizer step on ``batch``; returns its metrics.
 
@@ -48,25 +66,30 @@ def update(policy: Policy, batch: TrainingBatch, method: Method, settings: Train
     optimizer.zero_grad(set_to_none=True)
     whole = step_context(policy, batch, method, settings)
     entropy_gradient = "entropy_gradient" in method.needs
-    parts = []
+    outputs, future_losses = [], []
     for rows in micro_batches(batch.sequences, settings.micro_batch_tokens):
         part = batch.rows(rows)
         scores = score_tokens(model, part.sequences, settings.temperature, entropy_gradient, heads)
         now = {"log_probs": scores.log_probs, "entropy": scores.entropy, "future_log_probs": scores.future}
         out = method.loss(part.tokens.replace(**now, step=whole))
-        loss, metrics = out.loss, out.metrics
+        loss = out.loss
         if scores.future_loss is not None:
             # The heads are trained further, because the policy that they predict changes.
             future_loss = scores.future_loss / whole.n_tokens
             loss = loss + method.mtp_heads.loss_weight * future_loss
-            metrics = metrics | {"future_loss": future_loss.item()}
-        scaler.scale(loss).backward()
-        parts.append(metrics)
+            future_losses.append(future_loss.detach())
+        with fixed_order():
+            scaler.scale(loss).backward()
+        outputs.append(out)
     scaler.unscale_(optimizer)
     if heads is not None:
         torch.nn.utils.clip_grad_norm_(heads.parameters(), settings.max_grad_norm)
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm).item()
-    metrics = merge_metrics(parts) | {"gradient_norm": norm, "learning_rate": optimizer.param_groups[0]["lr"]}
+    # Metrics are read here, when all passes have been started.
+    metrics = merge_metrics([out.metrics for out in outputs])
+    if future_losses:
+        metrics["future_loss"] = sum(x.item() for x in future_losses)
+    metrics |= {"gradient_norm": norm, "learning_rate": optimizer.param_groups[0]["lr"]}
     # In float16 a gradient may overflow: the scaler then skips the step and scales the next loss by less.
     check_step(metrics, may_overflow=scaler.get_scale() > 1)
     scaler.step(optimizer)

@@ -38,7 +38,7 @@ from policygrain.model.device import device_errors
 from policygrain.study.schema import Training
 try:
     with device_errors(Training(micro_batch_tokens=3000)):
-        torch.zeros(2**40)
+        torch.zeros(2**48)
 except UserError as error:
     sys.exit(str(error))
 """

@@ -12,6 +12,7 @@ import torch
 from policygrain.model.engine import Request
 from policygrain.model.loading import load_model
 
+from ..support.device import PLACE
 from ..support.engines import requests_of, score_responses, torch_engine
 
 
@@ -44,8 +45,8 @@ def test_sampling_follows_the_distribution(start: Path) -> None:
     responses = torch_engine(start, 4000).generate([Request(prompt, seed, 1) for seed in range(4000)])
     model, _ = load_model(str(start))
     with torch.no_grad():
-        p = model(torch.tensor([prompt])).logits[0, -1].softmax(-1)
-    counts = torch.bincount(torch.tensor([r.ids[0] for r in responses]), minlength=len(p)).float()
+        p = model(torch.tensor([prompt], device=PLACE)).logits[0, -1].softmax(-1)
+    counts = torch.bincount(torch.tensor([r.ids[0] for r in responses]), minlength=len(p)).float().to(PLACE)
     error = (counts / 4000 - p).abs()
     assert bool((error < 5 * (p * (1 - p) / 4000).sqrt() + 1e-3).all())
 
@@ -54,7 +55,7 @@ def test_greedy_takes_the_most_probable_token_and_top_p_the_nucleus(start: Path)
     model, _ = load_model(str(start))
     request = requests_of(start)[0]
     with torch.no_grad():
-        p = model(torch.tensor([request.prompt_ids])).logits[0, -1].softmax(-1)
+        p = model(torch.tensor([request.prompt_ids], device=PLACE)).logits[0, -1].softmax(-1)
     greedy = torch_engine(start).generate([Request(request.prompt_ids, 1, 4, temperature=0.0)] * 2)
     assert greedy[0].ids == greedy[1].ids and greedy[0].ids[0] == int(p.argmax())
     ranked, index = p.sort(descending=True)

@@ -30,7 +30,7 @@ def test_a_row_has_few_values_and_each_is_the_nearest(seed: int, bits: int, scal
 def test_fewer_bits_are_further_from_the_model(made: tuple[Path, Path]) -> None:
     model, _ = load_model(str(made[1]))
     before = copy.deepcopy(model.state_dict())
-    ids = torch.arange(10).unsqueeze(0)
+    ids = torch.arange(10, device=model.device).unsqueeze(0)
     with torch.no_grad():
         logits = model(ids).logits
         distances = [(rounded_copy(model, bits)(ids).logits - logits).abs().mean() for bits in (8, 6, 4, 2)]

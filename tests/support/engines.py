@@ -56,7 +56,7 @@ def score_responses(
     model, tokenizer = load_model(str(start))
     sequences = pack([r.prompt_ids for r in requests], [r.ids for r in responses], tokenizer.pad_token_id)
     with torch.no_grad():
-        trainer = score_tokens(model, sequences, temperature).log_probs
+        trainer = score_tokens(model, sequences, temperature).log_probs.cpu()
     engine = torch.zeros_like(trainer)
     for row, response in enumerate(responses):
         engine[row, : len(response.ids)] = torch.tensor(response.log_probs)

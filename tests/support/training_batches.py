@@ -11,6 +11,8 @@ from policygrain.objective.batch import TokenBatch
 from policygrain.testing.generated import random_fields
 from policygrain.train.rollout_batch import TrainingBatch
 
+from .device import PLACE
+
 # About what an untrained model gives each token, so that ratios are not far from 1.
 MEANS = {"log_probs": -3, "old_log_probs": -3, "ref_log_probs": -3, "rollout_log_probs": -3.1}
 MEANS |= {"old_future_log_probs": -12, "old_entropy": 2, "entropy": 0}
@@ -38,4 +40,5 @@ def random_batch(left: int = 0, right: int = 0) -> TrainingBatch:
         for name, x in fields.items()
         if isinstance(x, Tensor) and x.ndim == 2
     }
-    return TrainingBatch(sequences._replace(**before, **after), TokenBatch(**fields | padded))
+    placed = {name: x.to(PLACE) if isinstance(x, Tensor) else x for name, x in (fields | padded).items()}
+    return TrainingBatch(sequences._replace(**before, **after), TokenBatch(**placed))

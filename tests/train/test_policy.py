@@ -24,6 +24,7 @@ from policygrain.train.policy import on_device, open_policy
 from policygrain.train.stopping import Stop
 from policygrain.train.update import update
 
+from ..support.device import PLACE
 from ..support.small import assert_same_end, small_study, train_small
 from ..support.training_batches import random_batch
 
@@ -68,7 +69,7 @@ def test_a_float16_gradient_that_overflows_makes_no_step(made: tuple[Path, Path]
     settings = small_study(training={"compute": "float16"}).training
     chosen = method("grpo")
     policy = open_policy(str(made[1]), Model(), chosen, settings, 0)
-    model, policy.scaler = policy.model, torch.amp.GradScaler("cpu", init_scale=2.0**40, backoff_factor=2.0**-12)
+    model, policy.scaler = policy.model, torch.amp.GradScaler(PLACE.type, init_scale=2.0**40, backoff_factor=2.0**-12)
     norms, moved = [], []
     for _ in range(4):
         before = dict(full_weights(model))
@@ -77,7 +78,7 @@ def test_a_float16_gradient_that_overflows_makes_no_step(made: tuple[Path, Path]
         moved.append(any(not torch.equal(weight, before[name]) for name, weight in full_weights(model)))
     finite = [math.isfinite(norm) for norm in norms]
     assert finite == moved and finite[0] is False and finite[-1] is True
-    policy.scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+    policy.scaler = torch.amp.GradScaler(PLACE.type, init_scale=1.0)
     with torch.no_grad():
         next(model.parameters()).fill_(math.nan)
     with pytest.raises(UserError, match="gradient is not finite"):

@@ -10,11 +10,14 @@ import torch
 
 from policygrain.errors import UserError
 from policygrain.model.loading import load_model
-from policygrain.train.policy import Policy, build_heads, make_scaler
+from policygrain.objective import method
+from policygrain.study.schema import Model
+from policygrain.train.policy import Policy, build_heads, make_scaler, open_policy
 from policygrain.train.rollout_batch import TrainingBatch
 from policygrain.train.update import minibatches, update
 
 from ..support.batches import METHODS
+from ..support.device import PLACE
 from ..support.small import small_study, train_small
 from ..support.training_batches import random_batch
 
@@ -49,6 +52,20 @@ def test_a_step_does_not_depend_on_how_it_is_split_padded_or_ordered(name: str, 
         assert torch.allclose(gradient, whole, rtol=1e-4, atol=1e-6 * whole.norm().item()), what
         for key, value in metrics.items():
             assert same[key] == pytest.approx(value, rel=1e-4, abs=1e-6), (what, key)
+
+
+@pytest.mark.skipif(PLACE.type != "cuda", reason="no GPU is here: `make test-gpu` runs this")
+@pytest.mark.parametrize("name", ["grpo", "tepo", "mpo", "gspo"])
+def test_an_update_on_a_gpu_is_the_same_bit_for_bit(name: str, made: tuple[Path, Path]) -> None:
+    """In bfloat16 passes, with the flash kernel, many tokens and shared prompts: what resuming a run needs."""
+    settings = small_study(training={"compute": "bfloat16", "micro_batch_tokens": 4096}).training
+    batch, results = random_batch(), []
+    for _ in range(3):
+        policy = open_policy(str(made[1]), Model(), method(name), settings, 0)
+        for _ in range(3):
+            update(policy, batch, method(name), settings)
+        results.append(torch.cat([p.detach().flatten() for p in policy.model.parameters()]))
+    assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
 
 
 def test_minibatches_hold_each_response_once_and_follow_the_seed() -> None:

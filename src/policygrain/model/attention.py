@@ -103,13 +103,23 @@ class Varlen:
         if torch.is_autocast_enabled(query.device.type):  # rotary embeddings return queries and keys in float32
             q, k, v = (x.to(torch.get_autocast_dtype(query.device.type)) for x in (q, k, v))
         k, v = (x.index_select(0, self.keys) for x in (k, v))
-        return flash(q, k, v, self.queries_end, self.keys_end, self.longest, scale).unsqueeze(0)
+        out = flash(q, k, v, self.queries_end, self.keys_end, self.longest, scale)
+        if out.requires_grad:
+            # The kernel adds in a fixed order only where other operations that cannot would be refused.
+            out.register_hook(lambda _: _fixed_order(refuses=True))
+            q.register_hook(lambda _: _fixed_order(refuses=False))
+        return out.unsqueeze(0)
 
     @staticmethod
     def runs(place: torch.device, dtype: torch.dtype, head_size: int) -> bool:
         """Whether flash attention can compute passes in ``dtype`` on this device."""
         half = dtype in (torch.bfloat16, torch.float16)
         return place.type == "cuda" and half and head_size <= 256 and torch.cuda.get_device_capability(place) >= (8, 0)
+
+
+def _fixed_order(refuses: bool) -> None:
+    if torch.are_deterministic_algorithms_enabled():
+        torch.use_deterministic_algorithms(True, warn_only=not refuses)
 
 
 def flash(
@@ -135,7 +145,7 @@ def to_device(tensors: Iterable[Tensor], place: torch.device) -> list[Tensor]:
     """Copies of host tensors on ``place``, without waiting for the work that a GPU still has to do."""
     if place.type != "cuda":
         return [x.to(place) for x in tensors]
-    return [x.pin_memory().to(place, non_blocking=True) for x in tensors]
+    return [x.contiguous().pin_memory().to(place, non_blocking=True) for x in tensors]
 
 
 def packed_positions(lengths: Tensor, start: int) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,7 @@ import platform
 import re
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from ..study.schema import Training
 
 CLAIM = "POLICYGRAIN_GPU"  # number of the GPU that this process, or one that started it, has taken
+SPARE = 0.1  # share of a GPU's memory that stays free: later updates may need more
+_updates_made = threading.Event()
 _locks: list[IO[str]] = []  # locked until the process ends
 OUT_OF_MEMORY = re.compile(r"out of memory|can(no|.?)t allocate|not enough memory|CUBLAS_STATUS_ALLOC_FAILED", re.I)
 # Errors of the machine. Others, such as an illegal memory access, are errors of a program and would occur again.
@@ -72,6 +75,21 @@ def claimed_gpu(count: int, folder: Path | None = None) -> int | None:
             print(f"waiting for a GPU: other jobs of yours use all of them ({count}).", file=sys.stderr, flush=True)
         waits = True
         time.sleep(1)
+
+
+def updates_are_made() -> None:
+    """From now on the allocator holds the most memory that updates of this process have needed."""
+    _updates_made.set()
+
+
+def fits_beside_updates(size: int) -> bool:
+    """Whether ``size`` more bytes of GPU memory can stay in use during updates. False before the first ones."""
+    import torch
+
+    if not _updates_made.is_set() or not torch.cuda.is_available():
+        return False
+    free, total = torch.cuda.mem_get_info()
+    return free > size + SPARE * total
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -35,34 +36,52 @@ def load_model(
     with _readable(start):
         model = AutoModelForCausalLM.from_pretrained(start, revision=revision, dtype=getattr(torch, dtype))
     model.to(place or device())  # type: ignore[arg-type]
-    if torch.cuda.is_available():
+    if torch.cuda.is_available() and dtype != "float64":
         fuse_layers(model)
     gc.enable()
     return model, tokenizer
 
 
 def fuse_layers(model: PreTrainedModel, by_liger: bool | None = None) -> None:
-    """Norms, rotary embeddings and SwiGLU as fused kernels for a GPU: by Liger if it is installed, else norms alone.
+    """Norms, rotary embeddings and SwiGLU of ``model`` as fused kernels: by Liger if it is installed, else norms alone.
 
     Each operation of transformers' own layers reads and writes all activations. Other architectures stay as they are.
     """
-    if model.config.model_type not in FUSED:
-        return
-    if importlib.util.find_spec("liger_kernel") is not None if by_liger is None else by_liger:
-        from liger_kernel.transformers import _apply_liger_kernel_to_instance
-
-        _apply_liger_kernel_to_instance(model, cross_entropy=False, fused_linear_cross_entropy=False)
-        return
-    for module in model.modules():
-        if type(module).__name__.endswith("RMSNorm"):
-            weight = module.weight
-            module.forward = partial(_rms_norm, weight, module.variance_epsilon)  # type: ignore[method-assign]
-
-
-def _rms_norm(weight: torch.nn.Parameter, eps: float, x: torch.Tensor) -> torch.Tensor:
     from torch.nn.functional import rms_norm
 
-    return rms_norm(x, weight.shape, weight, eps)
+    if model.config.model_type not in FUSED:
+        return
+    if importlib.util.find_spec("liger_kernel") is None if by_liger is None else not by_liger:
+        for norm in _norms(model):
+            norm.forward = partial(lambda n, x: rms_norm(x, n.weight.shape, n.weight, n.variance_epsilon), norm)
+        return
+    from liger_kernel.ops.rms_norm import LigerRMSNormFunction
+    from liger_kernel.ops.swiglu import LigerSiLUMulFunction
+    from liger_kernel.transformers.rope import liger_rotary_pos_emb
+
+    # Instances and not classes, as Liger's own functions do: models on the CPU keep their layers.
+    for norm in _norms(model):
+        norm.forward = partial(
+            lambda n, x: LigerRMSNormFunction.apply(x, n.weight, n.variance_epsilon, 0.0, "llama", False), norm
+        )
+    for layer in model.base_model.layers:
+        layer.mlp.forward = partial(
+            lambda m, x: m.down_proj(LigerSiLUMulFunction.apply(m.gate_proj(x), m.up_proj(x))), layer.mlp
+        )
+    # Rotary embeddings are a function of the module that all its models share.
+    module: Any = sys.modules[type(model).__module__]
+    plain = module.apply_rotary_pos_emb
+    if plain.__name__ == "rotary":
+        return
+
+    def rotary(q: torch.Tensor, *others: Any, **options: Any) -> Any:
+        return (liger_rotary_pos_emb if q.is_cuda else plain)(q, *others, **options)
+
+    module.apply_rotary_pos_emb = rotary
+
+
+def _norms(model: PreTrainedModel) -> list[Any]:
+    return [module for module in model.modules() if type(module).__name__.endswith("RMSNorm")]
 
 
 def recompute_layers(model: PreTrainedModel) -> None:

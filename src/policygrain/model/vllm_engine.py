@@ -6,7 +6,6 @@ import gc
 import os
 import re
 import sys
-import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import UserError
 from ..provenance import seed_of
+from .device import fits_beside_updates
 from .engine import Request, Response
 from .weights import full_weights
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 MAX_SEQUENCES = 512
 GIB = 2**30
-SPARE = 0.1  # of a GPU's memory that stays free where engine and trainer are there together: later updates may need it
 MEMORY = re.compile(r"free memory|cache blocks|KV cache is needed|not enough .*memory", re.I)  # in vLLM's errors
 
 
@@ -69,7 +68,6 @@ class VllmEngine:
         self._sleeps = bool(machine.get("enable_sleep_mode"))
         self._asleep = self._fits = False
         self._released = 0  # bytes that the engine gave back when it slept
-        self._first: tuple[weakref.ref[Any], int] | None = None  # a weight of the trainer, and its version at first
         settings: dict[str, Any] = {
             "dtype": dtype,
             "max_num_seqs": MAX_SEQUENCES,
@@ -148,13 +146,10 @@ class VllmEngine:
 
     def load_weights(self, model: PreTrainedModel) -> None:
         """Wake the engine if it sleeps, copy the weights of ``model`` into it and reset its prefix cache."""
-        updated = self._was_updated(model)
         if self._asleep:
             import torch
 
-            # The trainer's allocator still holds the most that updates have needed so far, if there was an update.
-            free, total = torch.cuda.mem_get_info()
-            self._fits = updated and free > self._released + SPARE * total
+            self._fits = fits_beside_updates(self._released)
             if not self._fits:
                 torch.cuda.empty_cache()
             self._llm.wake_up(tags=["weights"])
@@ -166,15 +161,6 @@ class VllmEngine:
             self._asleep = False
         if self._llm.reset_prefix_cache() is False:
             raise RuntimeError("vLLM did not reset its prefix cache: responses would come from old weights")
-
-    def _was_updated(self, model: PreTrainedModel) -> bool:
-        """Whether an optimizer has changed the weights of ``model`` since the engine saw it first."""
-        weight = next((p for p in model.parameters() if p.requires_grad), None)
-        if weight is None:
-            return False
-        if self._first is None or self._first[0]() is not weight:
-            self._first = weakref.ref(weight), weight._version
-        return weight._version > self._first[1]
 
     def sleep(self) -> None:
         """Release the engine's GPU memory, unless there is room for it beside the trainer's.

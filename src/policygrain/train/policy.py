@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..model.device import device
+from ..model.device import device, fits_beside_updates
 from ..model.loading import load_model, recompute_layers
 from ..model.logprobs import TokenScores, score_tokens
 from ..model.mtp_heads import MTPHeads
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def on_device(reference: PreTrainedModel | None, model: PreTrainedModel) -> Iterator[PreTrainedModel]:
-    """Context in which ``reference`` is on the compute device; afterwards it is in host memory again.
+    """Context in which ``reference`` is on the compute device; afterwards it goes back to the host if room is scarce.
 
     With ``reference=None`` the initial policy is ``model`` with its adapter disabled.
     """
@@ -39,14 +39,17 @@ def on_device(reference: PreTrainedModel | None, model: PreTrainedModel) -> Iter
             model.enable_adapters()
     else:
         # Its weights never change, so nothing has to be copied back.
-        on_host = [(tensor, tensor.data) for tensor in (*reference.parameters(), *reference.buffers())]
+        tensors, place = (*reference.parameters(), *reference.buffers()), device()
+        on_host = reference.__dict__.setdefault("policygrain_on_host", [tensor.data for tensor in tensors])
         try:
-            for tensor, host in on_host:
-                tensor.data = host.to(device(), non_blocking=True)
+            for tensor, host in zip(tensors, on_host, strict=True):
+                if tensor.device != place:
+                    tensor.data = host.to(place, non_blocking=True)
             yield reference
         finally:
-            for tensor, host in on_host:
-                tensor.data = host
+            if not fits_beside_updates(0):
+                for tensor, host in zip(tensors, on_host, strict=True):
+                    tensor.data = host
 
 
 @dataclass

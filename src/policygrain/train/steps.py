@@ -16,7 +16,7 @@ from ..errors import UserError
 from ..files import model_folder
 from ..grading import open_grader
 from ..hub import pinned
-from ..model.device import device
+from ..model.device import device, updates_are_made
 from ..model.open_engine import open_engine
 from ..model.precision import compute_dtype, compute_name
 from ..model.vllm_engine import MAX_SEQUENCES
@@ -147,6 +147,8 @@ class Steps:
         if batch is not None and (step % settings.checkpoint_every == 0 or step + 1 == settings.steps):
             with self.clock("record"):
                 save_token_view(self.run, step, rollouts, batch, self.policy, self.method, settings)
+        if updates:
+            updates_are_made()
         seconds = time.perf_counter() - self._started
         state.totals["tokens"] += rollouts.tokens
         state.totals["samples"] += rollouts.sampled * settings.group

@@ -73,7 +73,7 @@ COUNTED, CACHE_GIB = 6, 12  # steps; GiB of TRL's engine when it is tuned: weigh
 SECTION_SECONDS = 200
 # In the order of what matters most. (A B B A A B)
 ORDER = [("equal", side) for side in ("ours", "tuned", "tuned", "ours", "ours", "tuned")]
-ORDER += [("parts", "ours"), ("equal", "documented"), ("natural", "ours"), ("natural", "tuned")]
+ORDER += [("natural", "ours"), ("natural", "tuned"), ("parts", "ours"), ("equal", "documented")]
 ORDER += [("long prompts", "ours"), ("long prompts", "tuned"), ("published", "ours"), ("checkpoint", "ours")]
 ORDER += [("equal", "documented")] * 2 + [("natural", side) for side in ("tuned", "ours", "ours", "tuned")]
 ORDER += [("long prompts", side) for side in ("tuned", "ours", "ours", "tuned")]

@@ -8,8 +8,9 @@ BIN := .venv/bin
 # The CUDA builds of torch and vLLM on machines with an NVIDIA driver, else the CPU builds.
 FLAVOUR ?= $(if $(shell command -v nvidia-smi),gpu,cpu)
 LOCK := requirements/$(FLAVOUR).lock
+PYTEST = $(BIN)/python -m pytest -n $(CORES) --dist loadfile --no-loadscope-reorder
 
-.PHONY: setup setup-verl model-smollm2 all engines replicate figures test test-fast ci test-slurm test-oldest test-peers test-skyrl test-coding test-disturbed test-pretrained lint ui docs docs-tables publish pages clean schema lock
+.PHONY: setup setup-verl model-smollm2 all engines replicate figures test test-fast test-optional test-slurm test-trl test-verl test-release test-all test-oldest test-peers test-skyrl ci lint ui docs docs-tables publish pages clean schema lock
 
 setup: .venv/.$(FLAVOUR)-ready
 
@@ -45,35 +46,40 @@ model-smollm2: setup
 figures: setup
 	$(BIN)/snakemake --cores $(CORES) --configfile $(STUDY) -- figures
 
-# What CI runs: lint, types, workflow lint, unit and property tests, the whole pipeline on a small study.
+# Lint and the default tests, on a machine without any optional package.
 test: setup lint
-	$(BIN)/python -m pytest -n $(CORES) --dist loadfile --no-loadscope-reorder $(PYTEST_OPTIONS)
+	$(PYTEST) $(PYTEST_OPTIONS)
 
 # The tests without those marked slow, and without lint.
 test-fast: setup
-	$(BIN)/python -m pytest -q -n $(CORES) --dist loadfile -m "not slow and $(OTHER_COMMANDS)" $(PYTEST_OPTIONS)
-OTHER_COMMANDS := not slurm and not pretrained and not coding and not disturbed and not verl
+	$(PYTEST) -q -m "not slow and not slurm and not trl and not verl and not release" $(PYTEST_OPTIONS)
 
-# All that CI runs: Debian packages for tests (as root), test, test-slurm, test-peers, test-coding, test-disturbed, test-pretrained,
-# test-oldest and test-skyrl.
+# The default tests that need bubblewrap, Chromium, a C++ compiler or real problem sets; one that is skipped has failed.
+test-optional: setup
+	NO_SKIPS=1 $(PYTEST) -m "optional and not slurm and not trl and not verl and not release"
+
+# `snakemake --profile slurm` on a SLURM that the tests start (Debian packages slurmctld, slurmd, slurm-client, munge; as root).
+test-slurm: setup
+	$(BIN)/python -m pytest -m "slurm and not release" tests/workflow/test_slurm.py
+
+# Runs by TRL, in one and in several processes.
+test-trl: setup
+	$(PYTEST) -m "trl and not release"
+
+# A whole run by verl.
+test-verl: .venv-verl/.ready
+	$(BIN)/python -m pytest -m "verl and not release" tests/engines/test_verl_run.py
+
+# What CI runs: Debian packages for tests (as root), test, test-optional, test-slurm, test-trl and test-verl.
 ci:
 	.ci/run
 
-# `snakemake --profile slurm` on a SLURM that the tests start (Debian packages slurmctld, slurmd, slurm-client, munge).
-test-slurm: setup
-	$(BIN)/python -m pytest -m slurm tests/workflow/test_slurm.py
+# Every test, before a release; about two hours on 2 cores.
+test-all: test test-optional test-slurm test-trl test-release test-peers test-oldest test-skyrl
 
-# Whole workflows that are killed, refused a second time and given damaged files end with the same records (about 5 minutes).
-test-disturbed: setup
-	$(BIN)/python -m pytest -m disturbed tests/workflow/test_reruns.py
-
-# All solutions of the published coding sets, and a changed one of each, where the files are (POLICYGRAIN_DATA).
-test-coding: setup
-	$(BIN)/python -m pytest -n $(CORES) -m coding tests/grading/test_code.py
-
-# Three steps with a pretrained language model from the package index (93 MB).
-test-pretrained: setup
-	$(BIN)/python -m pytest -m pretrained tests/train/test_start_model.py
+# Whole workflows that are killed, refused and given damaged files; all gold answers and coding solutions; a pretrained model (93 MB).
+test-release: setup
+	$(BIN)/python -m pytest -m "release and not verl"
 
 # The objective with the oldest torch and Python that pyproject.toml allows (downloads 3 GB, 5 GB on disk: that torch comes with its CUDA libraries).
 test-oldest: .venv-oldest/.ready

@@ -152,7 +152,7 @@ def generator() -> ModuleType:
     return load_script(DOCS / "generate.py")
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @every_document
 def test_generated_blocks_are_up_to_date(path: Path) -> None:
     text = path.read_text()
@@ -241,7 +241,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("width", [400, 1400])
 @pytest.mark.parametrize("page", ["methods/mpo", "methods", "results"])
 def test_wide_tables_and_formulas_scroll_in_their_box(
@@ -266,6 +266,7 @@ def test_wide_tables_and_formulas_scroll_in_their_box(
     assert 'data-shown="true  true"' in done.stdout
 
 
+@pytest.mark.release
 def test_the_site_shows_formulas_and_loads_nothing_from_elsewhere(site: Path) -> None:
     pages = {path: path.read_text() for path in site.rglob("*.html")}
     assert "<math" in pages[site / "methods" / "tepo" / "index.html"]

@@ -148,7 +148,7 @@ def test_methods_are_listed_and_checked_without_torch(light: Path) -> None:
     assert run(light, "python", "-c", code).stdout == "False\n"
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_tests_of_the_objective_pass(light: Path, root: Path) -> None:
     """With few examples, since other imports would be seen by the first."""
     arguments = ("-q", "-p", "no:cacheprovider", "--hypothesis-profile", "few", str(root / "tests" / "objective"))

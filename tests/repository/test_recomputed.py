@@ -30,6 +30,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
+pytestmark = pytest.mark.release
 ROOT = Path(__file__).parents[2]
 HOUR = "earlier/hour"
 Array = NDArray[np.float64]

@@ -221,7 +221,7 @@ def test_a_study_without_it_says_how_to_get_it(tmp_path: Path, capsys: pytest.Ca
     assert f"policygrain fetch-model {NAME} --out {tmp_path / NAME}" in capsys.readouterr().err
 
 
-@pytest.mark.pretrained
+@pytest.mark.release
 def test_three_steps_of_it(tmp_path: Path) -> None:
     """Fetched, verified, trained, with rewards that are not all the same."""
     folder = tmp_path / NAME

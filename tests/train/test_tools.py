@@ -106,7 +106,7 @@ def test_right_calls_are_rewarded(made: tuple[Path, Path], tmp_path: Path, monke
     assert sum(map(sum, calls)) > 8
 
 
-@pytest.mark.slow
+@pytest.mark.trl
 @pytest.mark.parametrize("name", ["turn", "penalty", "windows", "credit"])
 def test_a_run_by_trl_is_the_run_of_the_loop_but_for_rounding(
     name: str, made: tuple[Path, Path], tmp_path: Path

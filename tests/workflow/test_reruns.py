@@ -210,7 +210,7 @@ def test_a_misspelt_key_ends_in_one_message(root: Path, tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.disturbed
+@pytest.mark.release
 def test_workflows_that_are_disturbed_end_with_the_same_records(root: Path) -> None:
     """`workflow_kills.py` does more of them."""
     kinds = ("session", "snakemake", "terminate", "interrupt", "stopped", "second", "damaged")

@@ -51,8 +51,8 @@ def test_every_claim_names_its_place_and_is_tested_or_says_why_not() -> None:
     assert statistics == {"accuracy", "benchmarks", "drop", "steps", "tokens", "estimator", "round"}
 
 
-def test_the_default_study_plans_every_comparison() -> None:
-    assert plan_notes(load_study(ROOT / "config.yaml")) == []
+def test_the_full_laptop_study_plans_every_comparison() -> None:
+    assert plan_notes(load_study(ROOT / "studies/laptop-full.yaml")) == []
 
 
 def test_the_ledger_is_decided_in_the_papers_terms() -> None:

@@ -34,13 +34,13 @@ from policygrain.study import Study, load_study, parse_study
 from ..support.made_up import make_up
 
 ROOT = Path(__file__).parents[2]
-label = labels(load_study(ROOT / "config.yaml"))
-STARTS = np.arange(4)  # initial models that the instruments of config.yaml measure
+label = labels(load_study(ROOT / "studies/laptop-full.yaml"))
+STARTS = np.arange(4)  # initial models that the instruments of the study measure
 
 
 def study_with(**changes: Any) -> Study:
     """The laptop study with six seeds and without controls, changed key by key."""
-    content = {"base": "config.yaml", "name": "reduced", "seeds": [0, 1, 2, 3, 4, 5], "controls": None}
+    content = {"base": "studies/laptop-full.yaml", "name": "reduced", "seeds": [0, 1, 2, 3, 4, 5], "controls": None}
     experiments = {"headline": {"methods": ["grpo", "dapo", "tepo"], "vary": {"updates_per_batch": [1, 4]}}}
     training = {"updates_per_batch": 4, "ahead": 0}
     return parse_study(merge({**content, "experiments": experiments, "training": training}, changes), ROOT / "x.yaml")

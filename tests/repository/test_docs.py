@@ -308,7 +308,7 @@ def test_the_page_on_results_has_the_figures_of_the_laptop_study() -> None:
     (_, mine), (_, others) = (
         table for table in tables((DOCS / "reading-results.md").read_text()) if table[0][0].startswith("figure")
     )
-    drawn = load_study(ROOT / "config.yaml").figures
+    drawn = load_study(ROOT / "studies/laptop-full.yaml").figures
     assert sorted(name for row in mine for name in code(row[0])) == sorted(drawn)
     assert sorted(name for row in others for name in code(row[0])) == sorted(set(FIGURES) - set(drawn))
 

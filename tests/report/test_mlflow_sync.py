@@ -11,8 +11,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -336,6 +338,25 @@ def test_the_address_of_the_runs_is_printed_and_mlflow_takes_over(
     serve(smoke.folder, smoke.study, 5001)
     assert f"http://127.0.0.1:5001/#/experiments/{experiment}/runs?" in capsys.readouterr().out
     assert begun[0][2:4] == ["mlflow", "server"] and tracking_uri(smoke.folder, smoke.study) in begun[0]
+
+
+@pytest.mark.parametrize(("answer", "said"), [(b"OK", "MLflow is running already: http"), (b"?", "another program")])
+def test_a_port_that_is_in_use_is_said(
+    answer: bytes, said: str, smoke: StudyResults, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Health(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(answer)
+
+    monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("a second server is started"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), Health) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with contextlib.suppress(UserError) if answer == b"OK" else pytest.raises(UserError, match=said):
+            serve(smoke.folder, smoke.study, server.server_port)
+        server.shutdown()
+    assert (said in capsys.readouterr().out) == (answer == b"OK")
 
 
 def test_the_status_says_what_happened(tmp_path: Path) -> None:

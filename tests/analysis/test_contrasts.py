@@ -33,7 +33,7 @@ MAP = {
     "reference": "none",
     "compare": [["sequence", "token"]],
     "margin": 3.0,
-    "vary": {"ahead": [0, 2]},
+    "vary": {"off_policy_steps": [0, 2]},
 }
 MINE: dict[str, Any] = SMALL | {
     "name": "mine",
@@ -51,27 +51,29 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> StudyResults:
     plain, better = effects(), effects(token=9.0)
 
     def curve(arm: str, seed: int) -> list[float]:
-        return list((better if "ahead" in arm else plain)(arm, seed))
+        return list((better if "off_policy_steps" in arm else plain)(arm, seed))
 
-    return write(study, tmp_path_factory.mktemp("map"), curve, {"token+ahead=2": 3})
+    return write(study, tmp_path_factory.mktemp("map"), curve, {"token+off_policy_steps=2": 3})
 
 
 def test_a_difference_is_decided_in_its_own_regime(results: StudyResults) -> None:
     found = {(c.pair.arm.name, c.pair.reference.name): c for c in contrasts(results)}
     assert set(found) == {
         ("token", "none"),
-        ("token+ahead=2", "none+ahead=2"),
+        ("token+off_policy_steps=2", "none+off_policy_steps=2"),
         ("sequence", "none"),
-        ("sequence+ahead=2", "none+ahead=2"),
+        ("sequence+off_policy_steps=2", "none+off_policy_steps=2"),
         ("sequence", "token"),
-        ("sequence+ahead=2", "token+ahead=2"),
-        ("none+ahead=2", "none"),  # what staleness itself costs
+        ("sequence+off_policy_steps=2", "token+off_policy_steps=2"),
+        ("none+off_policy_steps=2", "none"),  # what staleness itself costs
     }
-    old = found["token+ahead=2", "none+ahead=2"]
+    old = found["token+off_policy_steps=2", "none+off_policy_steps=2"]
     assert old.decided and old.area.mean == pytest.approx(8.1, abs=0.5) and old.area.n == 8
     assert old.sampled is not None and old.sampled.mean == pytest.approx(-25)
     assert old.disagreement, "the area is higher and final accuracy lower"
-    assert not found["token", "none"].decided and found["sequence+ahead=2", "token+ahead=2"].decided
+    assert (
+        not found["token", "none"].decided and found["sequence+off_policy_steps=2", "token+off_policy_steps=2"].decided
+    )
     tested = [c for c in found.values() if not c.identical]
     clearest = min(tested, key=lambda c: c.area.p)
     assert clearest.p == pytest.approx(len(tested) * clearest.area.p), "Holm's correction"
@@ -135,7 +137,7 @@ def test_missing_records_count_in_the_correction(removed: str, tmp_path: Path) -
 
 def test_a_pair_of_two_experiments_is_in_both_figures_with_its_accuracy(tmp_path: Path) -> None:
     """The earlier experiment is not evaluated, and has two arms of the map."""
-    vary = {"ahead": [0, 2], "learning_rate": ["1e-3", "2e-3"]}  # as YAML reads them: text
+    vary = {"off_policy_steps": [0, 2], "learning_rate": ["1e-3", "2e-3"]}  # as YAML reads them: text
     early = {"methods": ["none", "token"], "reference": "none", "evaluate": False}
     study = study_of(2, methods=METHODS, experiments={"early": early, "map": MAP | {"vary": vary}}, figures=["phase"])
     found = write(study, tmp_path, effects(token=9.0))

@@ -45,7 +45,7 @@ METHODS = {
     },
     "leave_one_out": {"base": "grpo", "advantage": "rloo"},
 }
-CHANGED = {"updates_per_batch": 4, "epochs": 2, "ahead": 1, "warmup_updates": 5, "weight_decay": 0.1}
+CHANGED = {"updates_per_batch": 4, "epochs": 2, "off_policy_steps": 1, "warmup_updates": 5, "weight_decay": 0.1}
 
 
 def study(method: str, trainer: str = "trl", model: dict[str, Any] | None = None, **training: Any) -> Study:

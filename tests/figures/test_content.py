@@ -42,7 +42,7 @@ def study_with(**changes: Any) -> Study:
     """The laptop study with six seeds and without controls, changed key by key."""
     content = {"base": "studies/laptop-full.yaml", "name": "reduced", "seeds": [0, 1, 2, 3, 4, 5], "controls": None}
     experiments = {"headline": {"methods": ["grpo", "dapo", "tepo"], "vary": {"updates_per_batch": [1, 4]}}}
-    training = {"updates_per_batch": 4, "ahead": 0}
+    training = {"updates_per_batch": 4, "off_policy_steps": 0}
     return parse_study(merge({**content, "experiments": experiments, "training": training}, changes), ROOT / "x.yaml")
 
 
@@ -89,7 +89,10 @@ def test_rounds_are_sorted_with_the_mean_over_start_models(made: StudyResults) -
 def test_regimes_have_a_row_per_method_and_a_panel_per_regime(tmp_path: Path) -> None:
     """Areas are equal; the token ratio solves 7 of 12 problems, the others 6."""
     regime = {"methods": ["none", "token", "token_clip"], "reference": "none", "compare": [["token_clip", "token"]]}
-    both = {"on_policy": regime | {"vary": {"ahead": [0]}}, "old": regime | {"vary": {"ahead": [2]}}}
+    both = {
+        "on_policy": regime | {"vary": {"off_policy_steps": [0]}},
+        "old": regime | {"vary": {"off_policy_steps": [2]}},
+    }
     study = study_with(experiments=both, figures=["regimes"])
     drawn = figure("regimes", StudyResults(make_up(study, tmp_path, {"token": 7})))
     on_policy, old = drawn.axes

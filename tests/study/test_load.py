@@ -34,7 +34,7 @@ def test_the_default_study_is_what_it_says(in_root: Path) -> None:
     assert [r.seed for r in matrix.experiments["headline"]] == [*range(8)] * 4
     regimes = {name: e for name, e in study.experiments.items() if e.reference is not None}
     assert len(regimes) == 3 and len({tuple(e.methods) for e in regimes.values()}) == 1
-    assert {key for e in study.experiments.values() for key in e.vary} == {"ahead", "learning_rate"}
+    assert {key for e in study.experiments.values() for key in e.vary} == {"off_policy_steps", "learning_rate"}
     assert all(len({r.seed for r in matrix.runs if r.arm == arm}) >= 2 for arm in matrix.arms)
 
 

@@ -114,7 +114,7 @@ MISTAKES: dict[str, list[Any]] = {
     "training.kv_gib": [0, 80_000],
     "training.max_mismatch": [0, 1000],
     "training.sampler_bits": [1, 16, "int8"],
-    "training.ahead": [-1, 4],
+    "training.off_policy_steps": [-1, 4],
     "training.validate_every": [0],
     "training.checkpoint_every": [0, -1],
     "training.old_log_probs": ["vllm"],

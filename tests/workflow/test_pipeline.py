@@ -39,7 +39,7 @@ CHANGES: dict[str, Any] = {
     "evaluation": {"engine": "transformers"},
     "experiments": {
         "headline": {"methods": ["grpo", "tepo"]},
-        "old_rollouts": {"methods": ["none", "token_clip"], "reference": "none", "vary": {"ahead": [1]}},
+        "old_rollouts": {"methods": ["none", "token_clip"], "reference": "none", "vary": {"off_policy_steps": [1]}},
     },
     "figures": ["dynamics", "regimes"],  # the others are drawn from its records, without a process for each
 }

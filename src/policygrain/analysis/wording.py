@@ -269,7 +269,7 @@ def nothing_text(study: Study, compared: Sequence[Contrast]) -> str:
 
 def regime_text(regime: Regime) -> str:
     """`rollouts 48 steps old, learning rate 0.0002`; `on-policy` for rollouts of age 0."""
-    words = {"ahead": lambda v: f"rollouts {_steps(v)} old" if v else "on-policy"}
+    words = {"off_policy_steps": lambda v: f"rollouts {_steps(v)} old" if v else "on-policy"}
     parts = [words.get(key, lambda v, key=key: f"{key.replace('_', ' ')} {v}")(value) for key, value in regime]
     return ", ".join(parts) or "the study's settings"
 
@@ -279,7 +279,7 @@ def pair_text(study: Study, pair: Pair, label: Label) -> str:
     one, other = pair.arm, pair.reference
     if one.method_name != other.method_name:
         return f"{label(one.method_name)} − {label(other.method_name)}"
-    return f"{label(one.method_name)}: {_steps(one.training(study).ahead)} old − on-policy"
+    return f"{label(one.method_name)}: {_steps(one.training(study).off_policy_steps)} old − on-policy"
 
 
 def _steps(count: int) -> str:
@@ -304,7 +304,7 @@ def _regime_sentence(study: Study, regime: Regime, compared: Sequence[Contrast],
     start = regime_text(regime)
     start = start[0].upper() + start[1:]
     training = compared[0].pair.arm.training(study)
-    on_policy = not training.ahead and training.updates_of_batch == 1
+    on_policy = not training.off_policy_steps and training.updates_of_batch == 1
     if not (on_policy or any(c.decided for c in compared)):
         nothing = nothing_text(study, compared)
         return f"{start}: {nothing[0].lower()}{nothing[1:]}"

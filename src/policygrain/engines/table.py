@@ -65,7 +65,7 @@ FEATURES = [
     Feature(
         "an advantage other than grpo and dr_grpo", lambda study, s, m: m.advantage.name not in ("grpo", "dr_grpo")
     ),
-    Feature("batches sampled ahead (training.ahead)", lambda study, s, m: s.ahead > 0),
+    Feature("older rollouts (training.off_policy_steps)", lambda study, s, m: s.off_policy_steps > 0),
     Feature(
         "the engine's log-probabilities as the old policy's (training.old_log_probs)",
         lambda study, s, m: s.old_log_probs != "trainer",

@@ -219,7 +219,7 @@ FIGURES: dict[str, Entry] = {
     "phase": Entry(
         "A map of regimes: each method minus the reference, over two training settings; a panel per method",
         "maps",
-        "an experiment with a `reference` and two keys under `vary`, such as `ahead` and `learning_rate`",
+        "an experiment with a `reference` and two keys under `vary`, such as `off_policy_steps` and `learning_rate`",
         map_of_regimes,
     ),
 }

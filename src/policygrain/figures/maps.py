@@ -23,7 +23,7 @@ from .labels import labels
 from .style import FULL_PAGE
 
 KEYS = {
-    "ahead": "age of rollouts (optimizer steps)",
+    "off_policy_steps": "age of rollouts (optimizer steps)",
     "learning_rate": "learning rate",
     "sampler_bits": "bits of the sampler's weights",
 }

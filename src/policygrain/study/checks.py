@@ -87,8 +87,10 @@ def _check_updates(settings: Training) -> None:
         raise UserError(
             f"training.warmup_updates: {settings.warmup_updates} is more than the {total} optimizer steps of the run."
         )
-    if settings.ahead >= settings.steps:
-        raise UserError(f"training.ahead: {settings.ahead} must be less than training.steps ({settings.steps}).")
+    if settings.off_policy_steps >= settings.steps:
+        raise UserError(
+            f"training.off_policy_steps: {settings.off_policy_steps} must be less than training.steps ({settings.steps})."
+        )
     if settings.sampler_bits is not None and settings.engine == "vllm":
         raise UserError(
             f"training.sampler_bits: {settings.sampler_bits} bits are not supported with vLLM. Set training.engine to "
@@ -129,7 +131,7 @@ def _check_instrument(study: Study, where: str, section: Estimators | Rounds) ->
         if "staleness" in chosen.needs:
             raise UserError(
                 f"{where}.methods: {name!r} needs the age of rollouts (anchor: loglinear), which is not varied here; "
-                "leave it out, or measure it in a run with training.ahead."
+                "leave it out, or measure it in a run with training.off_policy_steps."
             )
         if chosen.n_mtp_heads:
             raise UserError(

@@ -334,10 +334,10 @@ class Training(Section):
         ge=2,
         le=8,
     )
-    ahead: int = key(
+    off_policy_steps: int = key(
         "run",
         0,
-        "batches sampled ahead; each is trained on this many steps after it was sampled, off-policy",
+        "age of the rollouts: each batch is trained on this many steps after it was sampled",
         ge=0,
         le=1000,
     )

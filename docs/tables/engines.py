@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from .common import areas, block, corrected, difference, endpoints, shown, steps, table
 
 # Of the laptop study: regimes by what follows a method in an arm's name, and comparisons within a regime.
-REGIMES = {"+off_policy_steps=48": "48 steps old", "+off_policy_steps=16+learning_rate=0.0008": "16 steps old, 8e-4"}
+REGIMES = {"+ahead=48": "48 steps old", "+ahead=16+learning_rate=0.0008": "16 steps old, 8e-4"}
 OF_RATIO = (
     *((method, "none") for method in ("token", "product", "token_clip", "block_clip", "sequence_clip")),
     *(("token_clip", "token"), ("block_clip", "token_clip"), ("sequence_clip", "token_clip")),

@@ -31,7 +31,7 @@ def planned() -> list[Planned]:
         (age,) = experiment.vary["off_policy_steps"]
         (rate,) = experiment.vary.get("learning_rate", [STUDY.training.learning_rate])
         pairs = [(name, experiment.reference) for name in experiment.methods if name != experiment.reference]
-        regime = {"off_policy_steps": age, "learning_rate": rate}
+        regime = {"ahead": age, "learning_rate": rate}
         comparisons += [Planned(one, other, regime) for one, other in [*pairs, *experiment.compare]]
     return comparisons
 
@@ -64,7 +64,7 @@ def texts(column: str) -> list[str]:
 def borders() -> str:
     """Each planned comparison on the map, with each set of fresh seeds, and with both."""
     names = [
-        [f"{p.regime['off_policy_steps']}", f"{p.regime['learning_rate']:g}", f"{p.one} − {p.other}".replace("_", " ")]
+        [f"{p.regime['ahead']}", f"{p.regime['learning_rate']:g}", f"{p.one} − {p.other}".replace("_", " ")]
         for p in planned()
     ]
     rows = [[*name, *row] for name, row in zip(names, zip(*map(texts, COLUMNS), strict=True), strict=True)]

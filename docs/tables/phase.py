@@ -44,7 +44,7 @@ SETS = {  # record → name of its problems and initial models, or of the proces
     "earlier/laptop-loop": "an earlier run of these seeds",
 }
 Regime = dict[str, Any]  # the training settings of a cell of the map
-REGIMES: list[Regime] = [{"off_policy_steps": age, "learning_rate": rate} for age in AGES for rate in RATES]
+REGIMES: list[Regime] = [{"ahead": age, "learning_rate": rate} for age in AGES for rate in RATES]
 METRICS = {
     "effective_sample_share": "effective sample share",
     "ratio_second_moment": "second moment of the ratio",
@@ -58,12 +58,12 @@ WINDOWS = (4, 8, 16, 24)  # steps
 
 def cells(regime: Regime) -> list[str]:
     """The regime as the first cells of a row."""
-    return [f"{regime['off_policy_steps']}", f"{regime['learning_rate']:g}"]
+    return [f"{regime['ahead']}", f"{regime['learning_rate']:g}"]
 
 
 def cost_of_age(regime: Regime) -> Difference:
     """A run without a ratio minus the same on-policy."""
-    return difference(areas(MAP, "none", **regime), areas(MAP, "none", **regime | {"off_policy_steps": 0}))
+    return difference(areas(MAP, "none", **regime), areas(MAP, "none", **regime | {"ahead": 0}))
 
 
 @block("phase-ratios")
@@ -90,10 +90,7 @@ def clips() -> str:
 @block("phase-sets")
 def sets() -> str:
     """The differences in the two regimes that were run with several sets of problems and initial models."""
-    regimes: list[Regime] = [
-        {"off_policy_steps": 48, "learning_rate": 2e-4},
-        {"off_policy_steps": 16, "learning_rate": 8e-4},
-    ]
+    regimes: list[Regime] = [{"ahead": 48, "learning_rate": 2e-4}, {"ahead": 16, "learning_rate": 8e-4}]
     chosen = [
         (r, name, pair)
         for r in regimes
@@ -116,9 +113,7 @@ def best_rates() -> str:
     for age in AGES:
         at_best = {}
         for method in METHODS:
-            by_rate = pd.DataFrame(
-                {rate: areas(MAP, method, off_policy_steps=age, learning_rate=rate) for rate in RATES}
-            )
+            by_rate = pd.DataFrame({rate: areas(MAP, method, ahead=age, learning_rate=rate) for rate in RATES})
             chosen = {seed: by_rate.drop(seed).mean().idxmax() for seed in by_rate.index}
             at_best[method] = pd.Series({seed: by_rate.loc[seed, rate] for seed, rate in chosen.items()})
             rates = " or ".join(f"{rate:g}" for rate in sorted(set(chosen.values())))
@@ -143,7 +138,7 @@ def collapses() -> str:
 def warnings() -> str:
     """How well a metric's mean over the first steps tells runs that will collapse from others (area under the ROC)."""
     frame = steps(MAP)
-    frame = frame[frame["arm"].str.contains(r"\+off_policy_steps=") & ~frame["arm"].str.startswith("none+")].assign(
+    frame = frame[frame["arm"].str.contains(r"\+ahead=") & ~frame["arm"].str.startswith("none+")].assign(
         ratio_second_moment=lambda f: f["ratio_variance"] + f["ratio_mean"] ** 2,
         clip_fraction=lambda f: f["clip_fraction_low"] + f["clip_fraction_high"],
     )
@@ -174,7 +169,7 @@ def _concordance(groups: list[tuple[pd.Series, pd.Series]]) -> float:
 def law() -> str:
     """How well age × learning rate orders the regimes by what old rollouts do to a run without a ratio."""
     drifts = steps(MAP).groupby("arm")["kl_old"].mean()
-    product = [r["off_policy_steps"] * r["learning_rate"] for r in REGIMES]
+    product = [r["ahead"] * r["learning_rate"] for r in REGIMES]
     loss = [cost_of_age(r).mean for r in REGIMES]
     drift = [drifts[arm_of(MAP, "token", **r)] for r in REGIMES]
     return (
@@ -195,10 +190,10 @@ def older(record: str, rates: Sequence[float]) -> str:
         "block, clip − none": ("block_clip", "none"),
         "block − token, clipped": ("block_clip", "token_clip"),
     }
-    regimes: list[Regime] = [{"off_policy_steps": age, "learning_rate": rate} for rate in rates for age in (64, 128)]
+    regimes: list[Regime] = [{"ahead": age, "learning_rate": rate} for rate in rates for age in (64, 128)]
 
     def row(endpoint: str, r: Regime) -> list[Contrast]:
-        cost = contrast(record, ("none", r), ("none", r | {"off_policy_steps": 0}), endpoint)
+        cost = contrast(record, ("none", r), ("none", r | {"ahead": 0}), endpoint)
         return [cost, *(contrast(record, (a, r), (b, r), endpoint) for a, b in pairs.values())]
 
     texts = iter(corrected_in_study(record, list(itertools.chain(*(row("area", r) for r in regimes)))))

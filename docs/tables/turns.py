@@ -52,7 +52,7 @@ def turns_noise() -> str:
 
 FIRST, SECOND, CHOICE, REWARDS = "turns", "turns-replicate", "turns-ranges", "turn-rewards"  # records
 AGES, RATES = (16, 48), (2e-4, 4e-4)
-OLD = {f"{age} steps old": {"off_policy_steps": age} for age in AGES}
+OLD = {f"{age} steps old": {"ahead": age} for age in AGES}
 GRAINS = ("token", "turn", "sequence")
 PAIRS = (("turn", "token"), ("sequence", "token"), ("sequence", "turn"))
 # The candidate of studies/turns-ranges.yaml that became the clip range of each ratio.
@@ -104,13 +104,13 @@ def what_clips_do() -> str:
 def products() -> str:
     """Products of token ratios minus geometric means and minus the token ratio, without a clip."""
     pairs = [("turn_product", "turn"), ("turn_product", "token"), ("product", "sequence"), ("product", "token")]
-    return _by(pairs, {"16 steps old": (SECOND, {"off_policy_steps": 16})})
+    return _by(pairs, {"16 steps old": (SECOND, {"ahead": 16})})
 
 
 def best_rate(ratio: str, age: int) -> float:
     """The learning rate at which the chosen range of a ratio had the largest mean area in the study of candidates."""
     rates = (1e-4, *RATES)
-    return max(rates, key=lambda rate: areas(CHOICE, CHOSEN[ratio], off_policy_steps=age, learning_rate=rate).mean())
+    return max(rates, key=lambda rate: areas(CHOICE, CHOSEN[ratio], ahead=age, learning_rate=rate).mean())
 
 
 @block("turns-own-rates")
@@ -118,7 +118,7 @@ def at_own_rates() -> str:
     """Differences of clipped ratios, each at the rate that other seeds, models and problems chose for it."""
 
     def chosen(ratio: str, age: int) -> Side:
-        return f"{ratio}_clip", {"off_policy_steps": age, "learning_rate": best_rate(ratio, age)}
+        return f"{ratio}_clip", {"ahead": age, "learning_rate": best_rate(ratio, age)}
 
     found = [
         corrected_in_study(SECOND, [contrast(SECOND, chosen(a, age), chosen(b, age)) for a, b in PAIRS]) for age in AGES
@@ -144,11 +144,9 @@ def rewards_of_calls() -> str:
     """Advantages that differ in nothing else, with rewards of calls; the first row is what these rewards change."""
 
     def ends(method: str, **settings: float) -> tuple[pd.Series, pd.Series, pd.Series]:
-        area, last = (areas(REWARDS, method, endpoint=end, off_policy_steps=0, **settings) for end in ("area", "last"))
+        area, last = (areas(REWARDS, method, endpoint=end, ahead=0, **settings) for end in ("area", "last"))
         rows = steps(REWARDS)
-        rows = rows[rows["arm"] == arm_of(REWARDS, method, off_policy_steps=0, **settings)].dropna(
-            subset="validation_length"
-        )
+        rows = rows[rows["arm"] == arm_of(REWARDS, method, ahead=0, **settings)].dropna(subset="validation_length")
         return area, last, rows.groupby("seed")["validation_length"].last()
 
     titles = {"turn_return": "return-to-go", "gigpo": "GiGPO", "turn_means": "rewards minus turn means"}

@@ -82,7 +82,7 @@ def test_the_ledger_is_decided_in_the_papers_terms() -> None:
     zero = decide_claims(claims, lambda c: student([-0.1, 0.1, 0.05, -0.05] * 4))
     named = {r.name: r for r in zero}
     assert named["mpo_beats_token_level"].outcome == "smaller than published"
-    assert named["tepo_best_average"].outcome == "undecided"
+    assert named["tepo_best_average"].outcome == "inconclusive"
 
 
 def test_the_abstract_says_in_one_sentence_what_speaks_against_claims() -> None:
@@ -118,7 +118,7 @@ def test_the_command_prints_the_ledger_and_its_json(laptop: Path, capsys: pytest
     assert (best["n"], best["unit"], best["instrument"]) == (8, "training seeds", "full runs")
     equal = next(row for row in data if row["claim"] == "mpo_block_size")
     measured = len(StudyResults(laptop).round_records)
-    assert equal["verdict"] == "undecided" and (equal["n"], equal["unit"]) == (measured, "initial models")
+    assert equal["verdict"] == "inconclusive" and (equal["n"], equal["unit"]) == (measured, "initial models")
     assert equal["low"] < equal["effect"] < equal["high"]
     assert main(["claims", str(laptop), "--brief"]) == 0
     brief = capsys.readouterr().out

@@ -26,7 +26,7 @@ ARMS = {
 CHANGES = {
     "methods": {"poor_clip": {"base": "dapo", "clip": {"low": 1e-5, "high": 1e-5}}},
     "experiments": {"headline": {"methods": ["grpo", "dapo"]}},
-    "controls": {"method": "dapo", "worse": "poor_clip"},
+    "sanity_checks": {"method": "dapo", "worse": "poor_clip"},
 }
 
 

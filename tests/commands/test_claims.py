@@ -21,7 +21,7 @@ def test_a_study_file_stands_for_its_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As `make all` calls it: a line for each regime, and sentences on claims and controls."""
-    file = str(ROOT / "studies" / "smoke.yaml")
+    file = str(ROOT / "tests/support/every_stage.yaml")
     results = StudyResults(make_up(load_study(file), tmp_path / "results" / "smoke", {"tepo": 9}))
     monkeypatch.chdir(tmp_path)
     assert main(["claims", file, "--brief"]) == 0
@@ -38,5 +38,5 @@ def test_a_study_that_has_not_been_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["claims", str(ROOT / "studies" / "smoke.yaml"), "--brief"]) == 2
+    assert main(["claims", str(ROOT / "tests/support/every_stage.yaml"), "--brief"]) == 2
     assert "results/smoke" in capsys.readouterr().err

@@ -57,7 +57,7 @@ MORE: dict[str, Any] = {
 
 
 def study_with(changes: dict[str, Any]) -> Study:
-    content = {"base": "studies/laptop-full.yaml", "name": "six", "seeds": [0, 1], "controls": None}
+    content = {"base": "studies/laptop-full.yaml", "name": "six", "seeds": [0, 1], "sanity_checks": None}
     return parse_study(merge(content, changes), ROOT / "six.yaml")
 
 

@@ -216,8 +216,8 @@ def smoke(empty_store: Path, root: Path, tmp_path: Path, monkeypatch: pytest.Mon
     """The made-up results of a finished study, of its headline alone: two methods with two seeds."""
     shutil.copy(empty_store, tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    study = load_study(root / "studies" / "smoke.yaml")
-    headline = {"experiments": {"headline": study.experiments["headline"]}, "controls": None}
+    study = load_study(root / "tests/support/every_stage.yaml")
+    headline = {"experiments": {"headline": study.experiments["headline"]}, "sanity_checks": None}
     return StudyResults(make_up(study.model_copy(update=headline), tmp_path / "smoke", {}))
 
 
@@ -383,10 +383,10 @@ def test_the_status_says_what_happened(tmp_path: Path) -> None:
 def test_a_curve_grows_while_a_study_is_running(study: Study, tmp_path: Path, root: Path) -> None:
     """A real workflow, which is then stopped."""
     uri = str(study.tracking.uri)
-    smoke = yaml.safe_load((root / "studies" / "smoke.yaml").read_text())
+    smoke = yaml.safe_load((root / "tests/support/every_stage.yaml").read_text())
     smoke |= {"base": str(root / "config.yaml"), "name": "live", "seeds": [0]}
     smoke |= {"experiments": {"headline": {"methods": ["grpo"]}}, "tracking": {"uri": uri}}
-    smoke |= {"controls": None, "estimators": None, "rounds": None, "figures": ["dynamics"]}
+    smoke |= {"sanity_checks": None, "estimators": None, "rounds": None, "figures": ["dynamics"]}
     smoke["training"] |= {"steps": 4000, "validate_every": 4000, "checkpoint_every": 4000}
     smoke["model"] |= {"starts": 1}
     path = write_study(tmp_path / "live.yaml", smoke)

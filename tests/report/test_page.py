@@ -55,7 +55,7 @@ def test_the_abstract_has_sentences_of_the_records_verdicts(page: Path) -> None:
     found = [html.unescape(part) for part in re.findall("<li>(.*?)</li>", text)]
     parts = " ".join(found)
     assert parts.startswith("GRPO and TEPO") and "2 seeds each" in parts
-    for begin in ("were trained in", "Rollouts 1 step old", "papers' claims", "stay undecided", "controls"):
+    for begin in ("were trained in", "Rollouts 1 step old", "papers' claims", "stay inconclusive", "controls"):
         assert begin in parts, begin
     assert page.read_text().count("<li>Rollouts 1 step old") == 1, "findings are in the abstract alone"
     assert len(found) == 5 and all(re.findall(r"\.(?= [A-Z]|$)", part) == ["."] for part in found), found
@@ -80,8 +80,8 @@ def test_links_to_mlflow_are_there_only_where_others_can_open_them(results: Path
 def test_decided_claims_come_first_and_the_others_are_folded(page: Path) -> None:
     ledger = page.read_text().partition('id="claims"')[2].partition('id="findings"')[0]
     first, _, folded = ledger.partition('<div class="wide folded">')
-    assert "undecided" not in re.sub(r"<[^>]*>|Of \d+ claims:.*", "", first.partition("<label")[0]).lower()
-    assert "<strong>undecided</strong>" in folded or "no records" in folded
+    assert "inconclusive" not in re.sub(r"<[^>]*>|Of \d+ claims:.*", "", first.partition("<label")[0]).lower()
+    assert "<strong>inconclusive</strong>" in folded or "no records" in folded
 
 
 def test_all_columns_of_all_tables_are_printed(page: Path, chromium: Callable[..., Any], tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def smoke(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     checkout = folder / ODD / "policygrain"
     copy_checkout(root, checkout)
     (checkout / ".venv").symlink_to(Path(sys.prefix))
-    write_study(checkout / SMOKE, {"base": "studies/smoke.yaml", **CHANGES})
+    write_study(checkout / SMOKE, {"base": "tests/support/every_stage.yaml", **CHANGES})
     done = subprocess.run(
         [checkout / ".venv/bin/python", "-m", "snakemake", "--cores", "2", "--configfile", SMOKE, "--", "all"],
         cwd=checkout,
@@ -74,7 +74,7 @@ def smoke(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_everything_is_there(smoke: Path, tmp_path: Path) -> None:
     results = smoke / "results" / "smoke"
-    for figure in load_study(smoke / "studies" / "smoke.yaml").figures:
+    for figure in load_study(smoke / "tests/support/every_stage.yaml").figures:
         drawn = results / "figures" / figure
         if figure not in CHANGES["figures"]:
             draw(figure, StudyResults(results), drawn := tmp_path / figure)
@@ -141,7 +141,9 @@ def with_trl(smoke: Path, root: Path, tmp_path_factory: pytest.TempPathFactory) 
     shutil.copytree(smoke / "results", folder / "results")
     by_trl = {"by_trl": {"methods": ["tepo"], "vary": {"trainer": ["trl"]}}}
     experiments = CHANGES["experiments"] | by_trl
-    write_study(folder / SMOKE, {"base": str(root / "studies/smoke.yaml"), **CHANGES, "experiments": experiments})
+    write_study(
+        folder / SMOKE, {"base": str(root / "tests/support/every_stage.yaml"), **CHANGES, "experiments": experiments}
+    )
     assert jobs(snakemake(root, folder, folder / SMOKE, "--until", "train", "--", "all")) == {"train": 1}
     return folder
 

@@ -72,7 +72,7 @@ FEATURES = [
     ),
     Feature("rounded weights in the engine (training.sampler_bits)", lambda study, s, m: s.sampler_bits is not None),
     Feature(
-        "controls (training.shuffle_rewards, training.sampling_seed)",
+        "sanity checks (training.shuffle_rewards, training.sampling_seed)",
         lambda study, s, m: s.shuffle_rewards or s.sampling_seed != 0,
     ),
     Feature("rewards of calls (training.call_reward)", lambda study, s, m: s.call_reward != 0),

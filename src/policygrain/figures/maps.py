@@ -121,7 +121,7 @@ def phase(results: StudyResults) -> Figure:
         reach=12.0,
         digits=1,
         shrink=0.8,
-        unit=f"area under the curve{then}minus {label(reference)} (points)",
+        unit=f"mean validation accuracy{then}minus {label(reference)} (points)",
     )
     percent = [[float(measures.area(results, names[reference, x, y]).mean()) for x in columns] for y in rows]
     differences = {}

@@ -44,7 +44,7 @@ def write_report(results: StudyResults, captions: Path, out: Path) -> None:
     names = sorted(study.figures, key=lambda name: name != FIRST)
     texts = {name: _read(folder.table(name, ".md")) for name in TABLES}
     texts["findings"] = re.sub(r"^\* .*\n", "", texts["findings"], flags=re.M)  # they are in the abstract
-    texts["claims"], _, undecided = texts["claims"].partition(f"{UNDECIDED}\n")
+    texts["claims"], _, inconclusive = texts["claims"].partition(f"{UNDECIDED}\n")
     page = render(
         resources.files(__package__) / "page.html",
         policy=content_security_policy(),
@@ -67,7 +67,7 @@ def write_report(results: StudyResults, captions: Path, out: Path) -> None:
             for text in abstract(results, decide_study(results), contrasts(results), controls(results), label)
         ],
         tables={name: tables(text) for name, text in texts.items()},
-        undecided=tables(undecided),
+        inconclusive=tables(inconclusive),
         captions={name: _caption(captions, name) for name in TABLES},
         protocol=protocol(results),
         provenance=provenance(results),

@@ -19,8 +19,10 @@ def check_keys(study: Study) -> None:
     for name in study.methods:
         method(name, study.methods)
     check_instruments(study)
-    if study.controls is not None and CONTROLS in study.experiments:
-        raise UserError(f"experiments.{CONTROLS}: this name is reserved for the runs of `controls`; choose another.")
+    if study.sanity_checks is not None and CONTROLS in study.experiments:
+        raise UserError(
+            f"experiments.{CONTROLS}: this name is reserved for the runs of `sanity_checks`; choose another."
+        )
     for name, experiment in study.experiments.items():
         _check_experiment(name, experiment, study)
     for role, arm in control_arms(study).items():
@@ -28,9 +30,11 @@ def check_keys(study: Study) -> None:
             arm.method(study)
         except UserError as error:
             key = "worse" if role == "worse" else "method"
-            raise UserError(f"controls.{key}: {error}") from error
-    if study.controls is not None and study.controls.worse == study.controls.method:
-        raise UserError(f"controls.worse: {study.controls.worse!r} is also controls.method; choose another method.")
+            raise UserError(f"sanity_checks.{key}: {error}") from error
+    if study.sanity_checks is not None and study.sanity_checks.worse == study.sanity_checks.method:
+        raise UserError(
+            f"sanity_checks.worse: {study.sanity_checks.worse!r} is also sanity_checks.method; choose another method."
+        )
     try:
         distinct([name.lower() for name in run_matrix(study).arms])
     except ValueError as error:
@@ -89,7 +93,8 @@ def _check_updates(settings: Training) -> None:
         )
     if settings.off_policy_steps >= settings.steps:
         raise UserError(
-            f"training.off_policy_steps: {settings.off_policy_steps} must be less than training.steps ({settings.steps})."
+            f"training.off_policy_steps: {settings.off_policy_steps} must be less than training.steps "
+            f"({settings.steps})."
         )
     if settings.sampler_bits is not None and settings.engine == "vllm":
         raise UserError(

@@ -106,6 +106,7 @@ REMOVED = {
 # Keys that were renamed: old path → new name.
 RENAMED = {
     "verifier": "grader",
+    "controls": "sanity_checks",
     "model.warm_start.slip": "error_rate",
     "model.warm_start_per_seed": "starts",
     "training.ahead": OLD_SETTINGS["ahead"],

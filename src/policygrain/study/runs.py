@@ -117,23 +117,23 @@ def arms_of(experiment: Experiment, study: Study) -> list[Arm]:
 
 def control_arms(study: Study) -> dict[str, Arm]:
     """The arms of the controls by role: the others are compared with `baseline`; empty without controls."""
-    if study.controls is None:
+    if study.sanity_checks is None:
         return {}
-    name = study.controls.method
+    name = study.sanity_checks.method
     return {
         "baseline": Arm(name),
         "other_seeds": Arm(name, (("sampling_seed", study.training.sampling_seed + 1),)),
         "shuffled_rewards": Arm(name, (("shuffle_rewards", True),)),
         "zero_learning_rate": Arm(name, (("learning_rate", 0.0),)),
-        "worse": Arm(study.controls.worse),
+        "worse": Arm(study.sanity_checks.worse),
     }
 
 
 def run_matrix(study: Study) -> RunMatrix:
     """All arms and runs of a study, each once, in the order of its experiments, then its controls."""
     parts = {name: (arms_of(experiment, study), experiment.seeds) for name, experiment in study.experiments.items()}
-    if study.controls is not None:
-        parts[CONTROLS] = [*control_arms(study).values()], study.controls.seeds
+    if study.sanity_checks is not None:
+        parts[CONTROLS] = [*control_arms(study).values()], study.sanity_checks.seeds
     arms: dict[str, Arm] = {}
     for arm in (arm for part_arms, _ in parts.values() for arm in part_arms):
         arms.setdefault(arm.name, arm)

@@ -17,7 +17,7 @@ from ..figures.labels import labels, name_of
 from ..results.layout import START
 from ..results.reader import StudyResults
 from ..study.comparable import different_parts
-from ..text import columns
+from ..text import columns, shortened
 
 LINES, WIDTH = 15, 80  # of the terminal's last screen
 HEADER = ("accuracy in percent", "sampled", "greedy", "tokens")
@@ -64,7 +64,7 @@ def _percent(estimate: Estimate | None) -> str:
     if estimate is None:
         return ""
     half = max(estimate.high - estimate.mean, estimate.mean - estimate.low)
-    return f"{100 * estimate.mean:.1f} ± {100 * half:.1f}" if estimate.n > 1 else f"{100 * estimate.mean:.1f}"
+    return f"{100 * estimate.mean:.1f}\u00a0±\u00a0{100 * half:.1f}" if estimate.n > 1 else f"{100 * estimate.mean:.1f}"
 
 
 def note(results: StudyResults, shown: Sequence[Row]) -> str:
@@ -106,8 +106,15 @@ def _columns(results: StudyResults) -> list[str]:
 
 def comparisons(results: StudyResults) -> list[str]:
     """A sentence per comparison, those that are significant first; without any, the headline's methods as wholes."""
-    compared = sorted(contrasts(results), key=lambda c: (not c.decided, c.pair.whole, c.p))
-    return [_sentence(results, c) for c in compared] or _whole_methods(results)
+    return [_sentence(results, c) for c in _compared(results)] or _whole_methods(results)
+
+
+def _compared(results: StudyResults) -> list[Contrast]:
+    return sorted(contrasts(results), key=lambda c: (not c.decided, c.pair.whole, c.p))
+
+
+def _arms_of_first(results: StudyResults) -> list[str]:
+    return [arm.name for c in _compared(results)[:1] for arm in (c.pair.reference, c.pair.arm)]
 
 
 def _sentence(results: StudyResults, c: Contrast) -> str:
@@ -145,14 +152,19 @@ def screen(results: StudyResults) -> str:
         everything = []
     head = [text for warning in warnings(results, everything) for text in textwrap.wrap(warning, WIDTH)]
     tail = [f"Report: {results.folder.report}    All runs: make ui"]
-    said = comparisons(results)[:1]
-    compared = textwrap.wrap(said[0], WIDTH) if said else []
+    compared = [textwrap.wrap(text, WIDTH) for text in comparisons(results)] or [[]]
     if not everything:
-        return "\n".join([*head, *compared, *tail])
-    first = {START, *evaluated_headline(results.study)}
-    room = LINES - len(head) - len(compared) - len(tail) - 3  # the header, and two lines of notes
-    chosen = sorted(everything, key=lambda row: row.arm not in first)[: max(room, 2)]
+        return "\n".join([*head, *compared[0], *tail])
+    room = LINES - len(head) - len(compared[0]) - len(tail) - 3  # the header, and two lines of notes
+    # The headline first, then the arms of the comparison.
+    names = [START, *evaluated_headline(results.study), *_arms_of_first(results)]
+    places = {name: place for place, name in reversed([*enumerate(names)])}
+    wanted = max(2, min(room, len(places) if len(compared) > 1 else room))
+    chosen = sorted(everything, key=lambda row: places.get(row.arm, len(names)))[:wanted]
     more = len(everything) - len(chosen)
-    table = columns(cells(results, chosen), HEADER, "lr")
+    table = columns([[shortened(name, 44), *numbers] for name, *numbers in cells(results, chosen)], HEADER, "lr")
     notes = textwrap.wrap(note(results, chosen) + (f" {more} more arms are in the report." if more else ""), WIDTH)
-    return "\n".join([*head, *(line[:WIDTH] for line in table), *notes, *compared, *tail])
+    lines = [*head, *table, *notes]
+    for text in compared:
+        lines += text if len(lines) + len(text) + len(tail) <= LINES else []
+    return "\n".join([*lines, *tail]).replace("\u00a0", " ")

@@ -177,8 +177,10 @@ def _with_base(data: Mapping[str, Any], path: Path, seen: tuple[Path, ...]) -> M
         raise UserError(
             f"{path}: name: a study with a base needs a name of its own; otherwise both would use the same folder."
         )
-    # Experiments are not merged with those of the base.
-    base_data = _with_base(_from_here(_read(base_path), base_path), base_path, (*seen, base_path))
+    # Experiments are not merged with those of the base, whose figures show its own experiments.
+    base_data = dict(_with_base(_from_here(_read(base_path), base_path), base_path, (*seen, base_path)))
+    if "experiments" in data:
+        base_data.pop("figures", None)
     return merge(base_data, data, replace=("experiments",))
 
 

@@ -17,7 +17,9 @@ setup: .venv/.$(FLAVOUR)-ready
 # The lock file is complete, so pip does not resolve dependencies (--no-deps). torch is installed first and separately:
 # the CPU build has its own index, which is queried only once because it may be unreachable.
 .venv/.$(FLAVOUR)-ready: $(LOCK) pyproject.toml
-	$(PYTHON) -m venv .venv
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] not in [(3, 11), (3, 12)])' || \
+	    { echo "$(PYTHON) is not Python 3.11 or 3.12; name one that is: make setup PYTHON=/path/to/python3.11" >&2; exit 2; }
+	$(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet --no-deps --retries 1 "$$(grep '^torch==' $(LOCK))" \
 	    $(if $(filter cpu,$(FLAVOUR)),--extra-index-url https://download.pytorch.org/whl/cpu)
 	$(BIN)/python -m pip install --quiet --no-deps --progress-bar off -r $(LOCK)
@@ -27,6 +29,7 @@ setup: .venv/.$(FLAVOUR)-ready
 # The whole study: data, initial models, training, evaluation, figures, MLflow. Finished stages are not repeated. At the end: whether all
 # is there, the report's place and the verdicts.
 all: setup
+	@test -f '$(STUDY)' || { echo "$(STUDY): no such study file; the studies are config.yaml and studies/*.yaml" >&2; exit 2; }
 	$(BIN)/snakemake --cores $(CORES) --configfile $(STUDY) -- all
 	@$(BIN)/policygrain claims $(STUDY) --brief --complete
 

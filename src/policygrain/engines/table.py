@@ -151,7 +151,7 @@ def check_installed(trainer: str) -> None:
     """UserError if the trainer's package is not installed, or is of a release that was not tested."""
     if trainer not in TESTED:
         return
-    how = "run `make setup-verl`" if trainer == "verl" else "run `make setup`, or `pip install policygrain[trl]`"
+    how = "run `make setup-verl`" if trainer == "verl" else "run `make setup`, or pip's extra `trl`"
     try:
         installed = verl_version() if trainer == "verl" else version(trainer)
     except PackageNotFoundError as error:

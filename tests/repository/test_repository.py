@@ -85,7 +85,7 @@ def test_the_laptop_study_has_the_chosen_ranges(in_root: Path, ratio: str, metho
     from policygrain.objective import method
     from policygrain.study import load_study
 
-    study = load_study("studies/miniature.yaml")
+    study = load_study("config.yaml")
     found = json.loads((in_root / "docs" / "ranges.json").read_text())
     assert found["extend"] == [] and len(found["chosen"]) == 3
     for name in methods:

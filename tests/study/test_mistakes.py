@@ -361,6 +361,6 @@ def test_check_takes_the_study_as_plan_does_and_notes_uncommitted_changes(
         assert ("uncommitted changes" in capsys.readouterr().err) is commit.endswith("+")
     for command in (["check", "studies/smoke.yaml"], ["check", "--config", "studies/smoke.yaml"]):
         assert main(command) == 0
-        assert capsys.readouterr().out.startswith("smoke: 8 arms, 16 runs")
+        assert capsys.readouterr().out.startswith("smoke: 4 arms, 8 runs")
     assert main(["check"]) == 0
     assert capsys.readouterr().out.startswith("laptop: ")

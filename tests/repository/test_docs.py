@@ -92,6 +92,13 @@ def test_relative_links_resolve(path: Path) -> None:
             assert anchor in anchors(there), f"{path}: {target}"
 
 
+def test_the_first_page_of_the_documentation_is_the_readme() -> None:
+    """With links from where it is."""
+    text = re.sub(r"\]\((?!https?:|#|docs/)", "](../", (ROOT / "README.md").read_text())
+    assert (DOCS / "index.md").read_text() == text.replace("](docs/", "](")
+    assert len(text.splitlines()) <= 90
+
+
 @every_document
 def test_references_to_the_code_can_be_imported(path: Path) -> None:
     """`module:name` as in [`objective.ratio:Block`](…/ratio.py); the link is to the file of that module."""

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from policygrain.errors import Stopped, UserError
 from policygrain.report.mlflow_store import serve, tracking_uri
@@ -383,12 +382,9 @@ def test_the_status_says_what_happened(tmp_path: Path) -> None:
 def test_a_curve_grows_while_a_study_is_running(study: Study, tmp_path: Path, root: Path) -> None:
     """A real workflow, which is then stopped."""
     uri = str(study.tracking.uri)
-    smoke = yaml.safe_load((root / "tests/support/every_stage.yaml").read_text())
-    smoke |= {"base": str(root / "config.yaml"), "name": "live", "seeds": [0]}
-    smoke |= {"experiments": {"headline": {"methods": ["grpo"]}}, "tracking": {"uri": uri}}
-    smoke |= {"sanity_checks": None, "estimators": None, "rounds": None, "figures": ["dynamics"]}
-    smoke["training"] |= {"steps": 4000, "validate_every": 4000, "checkpoint_every": 4000}
-    smoke["model"] |= {"starts": 1}
+    smoke = {"base": str(root / "studies" / "smoke.yaml"), "name": "live", "seeds": [0], "model": {"starts": 1}}
+    smoke |= {"experiments": {"headline": {"methods": ["grpo"]}}, "figures": ["dynamics"], "tracking": {"uri": uri}}
+    smoke["training"] = {"steps": 4000, "validate_every": 4000, "checkpoint_every": 4000}
     path = write_study(tmp_path / "live.yaml", smoke)
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(root / "Snakefile"), "--cores", "2"]
     command += ["--directory", str(tmp_path), "--configfile", str(path), "--", "all"]

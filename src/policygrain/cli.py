@@ -62,7 +62,7 @@ def _run(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="policygrain",
         usage="policygrain [--help] [--version] COMMAND ...",
-        description="At what grain should a policy gradient act?",
+        description="Compare reinforcement-learning objectives for reasoning models over several seeds.",
         epilog=listing(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -59,7 +59,7 @@ def test_the_default_study_has_its_headline_and_its_comparison() -> None:
         assert sum(line.startswith(f"{name}  ") for line in lines) == 1, name
     (of_tepo,) = (line for line in lines if line.startswith("TEPO  "))
     assert "75.0 ±" in of_tepo
-    assert "token ratio, clip − token ratio (rollouts 4 steps old, learning rate 0.0004)" in " ".join(text.split())
+    assert "block ratio, clip − block ratio (rollouts 16 steps old, learning rate 0.0004)" in " ".join(text.split())
 
 
 def test_two_whole_methods_are_compared_with_what_they_differ_in() -> None:

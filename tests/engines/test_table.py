@@ -70,7 +70,7 @@ def test_the_message_names_a_trainer_that_has_all() -> None:
     heads = study_of({"base": "mpo_heads"}, {"training": {"off_policy_steps": 1}}, "verl")
     (arm,) = run_matrix(heads).arms.values()
     with pytest.raises(
-        UserError, match=r"multi-token prediction heads.*; batches sampled.*\. Set it to policygrain, or"
+        UserError, match=r"multi-token prediction heads.*; older rollouts.*\. Set it to policygrain, or"
     ):
         check_features(heads, arm, "verl")
     nobody = study_of(*ASKS[1], "policygrain")

@@ -19,7 +19,8 @@ setup: .venv/.$(FLAVOUR)-ready
 .venv/.$(FLAVOUR)-ready: $(LOCK) pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] not in [(3, 11), (3, 12)])' || \
 	    { echo "$(PYTHON) is not Python 3.11 or 3.12; name one that is: make setup PYTHON=/path/to/python3.11" >&2; exit 2; }
-	$(PYTHON) -m venv --clear .venv
+	@[ "$$($(BIN)/python -V 2>/dev/null)" = "$$($(PYTHON) -V)" ] || rm -rf .venv # of another Python, or not complete
+	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --no-deps --retries 1 "$$(grep '^torch==' $(LOCK))" \
 	    $(if $(filter cpu,$(FLAVOUR)),--extra-index-url https://download.pytorch.org/whl/cpu)
 	$(BIN)/python -m pip install --quiet --no-deps --progress-bar off -r $(LOCK)

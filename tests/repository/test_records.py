@@ -31,7 +31,7 @@ RETIRED = tuple(
 pytestmark = pytest.mark.release  # archives of 120 MB are read
 ROOT = Path(__file__).parents[2]
 # What changes no result, and may have changed since.
-FREE = {"base", "tuned_on", "title", "figures", "tracking", "seeds_per_process"}
+FREE = {"name", "base", "tuned_on", "title", "figures", "tracking", "seeds_per_process"}
 
 
 @pytest.mark.parametrize("name", RECORDS)

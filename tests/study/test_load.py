@@ -173,12 +173,12 @@ def test_a_study_that_an_earlier_version_recorded_is_read(tmp_path: Path) -> Non
 
 def test_renamed_keys_of_a_recorded_study_are_read(tmp_path: Path) -> None:
     model = {"warm_start": {"slip": 0.1}, "warm_start_per_seed": False}
-    experiments = {"headline": {"methods": ["grpo"], "vary": {"ahead": [0, 1]}}}
+    experiments = {"headline": {"methods": ["grpo"], "vary": {"ahead": [0, 1], "learning_rate": [1e-3]}}}
     content = small(verifier="math", model=model, training={"ahead": 2}, controls=None, experiments=experiments)
     study = load_recorded_study(write_study(tmp_path / "study.yaml", content))
     assert (study.grader, study.model.warm_start.error_rate, study.model.starts) == ("math", 0.1, 1)
     assert study.training.off_policy_steps == 2
-    assert list(run_matrix(study).arms) == ["grpo+off_policy_steps=0", "grpo+off_policy_steps=1"]
+    assert list(run_matrix(study).arms) == [f"grpo+off_policy_steps={age}+learning_rate=0.001" for age in (0, 1)]
 
 
 def test_figures_belong_to_experiments(tmp_path: Path) -> None:

@@ -157,9 +157,12 @@ def _with_new_names(data: dict[str, Any]) -> dict[str, Any]:
     for place, new in RENAMED.items():
         *sections, old = place.split(".")
         for section in _sections(data, sections):
-            if old in section:
-                value = section.pop(old)
-                section[new] = (None if value else 1) if old == "warm_start_per_seed" else value
+            if old == "warm_start_per_seed" and old in section:
+                section[old] = None if section[old] else 1
+            # In their order, which is that of the settings in an arm's name.
+            items = [(new if key == old else key, value) for key, value in section.items()]
+            section.clear()
+            section.update(items)
     return data
 
 

@@ -44,7 +44,7 @@ def study(methods: int, seeds: int, benchmarks: int, grain: tuple[int, int]) -> 
         "seeds_per_process": 1,
         "methods": {name: {"base": presets[i % len(presets)]} for i, name in enumerate(names)},
         "experiments": {"headline": {"methods": names}},
-        **dict.fromkeys(("estimators", "rounds", "controls")),
+        **dict.fromkeys(("estimators", "rounds", "sanity_checks")),
         "evaluation": {
             "runs_per_engine": grain[0],
             "after_training": False,
@@ -115,7 +115,7 @@ def planned_studies(size: dict[str, int], *profile: str) -> dict[str, Any]:
 
 def finished_studies(*profile: str) -> dict[str, Any]:
     """The laptop study, and a large one."""
-    laptop = {"base": str(ROOT / "config.yaml"), "name": "laptop"}
+    laptop = {"base": str(ROOT / "studies" / "laptop-full.yaml"), "name": "laptop"}
     many = study(20, 64, 8, GRAINS["few jobs"])
     return {
         "finished laptop study": measure_finished(laptop, *profile),

@@ -12,23 +12,42 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from .support import slurm
+from .support import machine, slurm
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 ROOT = Path(__file__).parents[1]
 settings.register_profile("few", max_examples=3)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files first, or at the end one process runs them while the others have nothing left to do."""
     longest = ("test_pipeline", "test_trl", "test_math", "test_mlflow_sync")
     order = {name: place for place, name in enumerate(longest)}
     items.sort(key=lambda item: order.get(item.path.stem, len(order)))
+    for item in items:
+        if set(machine.OPTIONAL) & _needs(item):
+            item.add_marker("optional")
+
+
+def _needs(item: pytest.Item) -> set[str]:
+    """What a test needs beyond the environment, by its marks and its fixtures."""
+    named = {need for mark in item.iter_markers("needs") for need in mark.args}
+    return named | {
+        machine.OF_FIXTURES[name] for name in getattr(item, "fixturenames", ()) if name in machine.OF_FIXTURES
+    }
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before fixtures, which may take minutes."""
+    for need in sorted(_needs(item)):
+        if (reason := machine.missing(need)) is not None:
+            pytest.skip(reason)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """With NO_SKIPS, as in CI, a test that is skipped has failed, unless another command runs it."""
+    """With NO_SKIPS a test that is skipped has failed, unless another command runs it."""
     report = yield
     if report.skipped and not hasattr(report, "wasxfail") and os.environ.get("NO_SKIPS"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
@@ -75,8 +94,6 @@ def chat_start(made: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[slurm.Cluster]:
     """A real SLURM of the tests' own."""
-    if (reason := slurm.missing()) is not None:
-        pytest.skip(reason)
 
     def interrupt(number: int, frame: object) -> None:
         """As Ctrl-C does, so that a CI that ends the tests has their cluster ended too."""
@@ -92,37 +109,22 @@ def cluster() -> Iterator[slurm.Cluster]:
 
 @pytest.fixture(scope="session")
 def bubblewrap() -> None:
-    """Skips tests of programs where none can be kept apart."""
-    # Imported here: the objective is tested with the oldest Python and torch alone, too.
-    from policygrain.errors import UserError
-    from policygrain.grading.sandbox import isolation
-
-    try:
-        isolation()
-    except UserError as error:
-        pytest.skip(str(error))
+    """Tests of programs that models write use it."""
 
 
 @pytest.fixture(scope="session")
 def benchmarks_folder() -> Path:
-    """Folder of real problem sets: POLICYGRAIN_DATA, else ../shared/benchmarks beside the checkout."""
-    folder = Path(os.environ.get("POLICYGRAIN_DATA", ROOT.parent / "shared" / "benchmarks"))
-    if not (folder / "gsm8k_train.jsonl").exists():
-        pytest.skip(f"no real problem sets in {folder} (set POLICYGRAIN_DATA)")
-    return folder.resolve()
+    """Folder of real problem sets."""
+    return machine.problem_sets()
 
 
 @pytest.fixture(scope="session")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Open an address in a real browser without a window; its standard output is what the options ask for."""
-    names = ("chromium", "chromium-browser", "google-chrome")
-    browser = next((path for name in names if (path := shutil.which(name))), None)
-    if browser is None:
-        pytest.skip(f"none of {', '.join(names)} is here (apt-get install chromium)")
     profile = tmp_path_factory.mktemp("browser")
 
     def run(address: str, *options: str) -> subprocess.CompletedProcess[str]:
-        command = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}"]
+        command = [str(machine.browser()), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}"]
         command += ["--enable-logging=stderr", *options, address]
         return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
 

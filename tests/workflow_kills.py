@@ -38,7 +38,7 @@ from .support.leftovers import swept, with_in_environment
 ROOT = Path(__file__).parents[1]
 EPISODE = 6
 STUDY: dict[str, Any] = {
-    "base": str(ROOT / "studies" / "smoke.yaml"),
+    "base": str(ROOT / "tests/support/every_stage.yaml"),
     "name": "killed",
     "seeds_per_process": 2,
     "training": {"steps": 2, "validate_every": 1},
@@ -46,7 +46,7 @@ STUDY: dict[str, Any] = {
     "rounds": {"starts": 1},
     "experiments": {"headline": {"methods": ["dapo", "tepo"]}},
     "seeds": [0, 1, 2],
-    "controls": None,
+    "sanity_checks": None,
     "evaluation": {"engine": "transformers"},
     "figures": ["dynamics"],
 }

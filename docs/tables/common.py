@@ -60,7 +60,10 @@ READERS: dict[str, Callable[[str], Any]] = {
 
 @functools.cache
 def files(record: str, pattern: str) -> dict[str, Any]:
-    """Name → content of the files of docs/records/RECORD.zip whose names match, in the order of their names."""
+    """Name → content of the files of docs/records/RECORD.zip whose names match, in the order of their names.
+
+    In these records the setting `off_policy_steps` has its earlier name, `ahead`.
+    """
     with ZipFile(ROOT / "docs" / "records" / f"{record}.zip") as archive:
         names = sorted(name for name in archive.namelist() if fnmatchcase(name, pattern))
         return {name: READERS.get(PurePath(name).suffix, str)(archive.read(name).decode()) for name in names}

@@ -28,7 +28,7 @@ def planned() -> list[Planned]:
     """Each method of an experiment with its reference, then those under `compare`."""
     comparisons = []
     for experiment in STUDY.experiments.values():
-        (age,) = experiment.vary["ahead"]
+        (age,) = experiment.vary["off_policy_steps"]
         (rate,) = experiment.vary.get("learning_rate", [STUDY.training.learning_rate])
         pairs = [(name, experiment.reference) for name in experiment.methods if name != experiment.reference]
         regime = {"ahead": age, "learning_rate": rate}

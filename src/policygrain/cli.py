@@ -41,7 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             importlib.util.find_spec("snakemake") is not None
         ):  # the pipeline is installed, so another package is missing
             raise
-        return _failed(f"this command needs the pipeline: pip install 'policygrain[study]' ({error}).", 2)
+        return _failed(
+            f"this command needs the pipeline: pip install './policygrain[study]' beside the clone ({error}).", 2
+        )
     except KeyboardInterrupt:
         return _failed("interrupted; run the same command again to continue.", INTERRUPTED)
     except BrokenPipeError:  # the reader of the output, such as `| head`, has ended
@@ -60,7 +62,7 @@ def _run(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="policygrain",
         usage="policygrain [--help] [--version] COMMAND ...",
-        description="At what grain should a policy gradient act?",
+        description="Compare reinforcement-learning objectives for reasoning models over several seeds.",
         epilog=listing(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

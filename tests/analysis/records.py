@@ -109,8 +109,8 @@ def laptop(folder: Path, **points: float) -> StudyResults:
         "headline": HEADLINE | {"vary": {"updates_per_batch": [1, 4, 16]}},
         "dynamic": {"methods": ["dapo", "tepo_dynamic"]},
     }
-    eight = {"seeds": list(range(8)), "experiments": experiments, "controls": {"seeds": None}}
-    study = parse_study({"base": "config.yaml", "name": "eight", **eight}, ROOT / "laptop.yaml")
+    eight = {"seeds": list(range(8)), "experiments": experiments, "sanity_checks": {"seeds": None}}
+    study = parse_study({"base": "studies/laptop-full.yaml", "name": "eight", **eight}, ROOT / "laptop.yaml")
     results = write(study, folder, curve, right)
     write_estimators(results, lambda name, start, updates: {"norm": 1 + 0.01 * start + 0.001 * len(name)})
     noise = np.random.default_rng(2).normal(0, 0.001, 10_000).tolist()

@@ -73,7 +73,7 @@ def test_a_run_that_never_arrives_takes_longer_than_any(tmp_path: Path) -> None:
     assert measures.reached(results, "grpo", "grpo", "tokens").tolist() == [0, 0, 0]
 
 
-def test_where_curves_still_rise_convergence_is_undecided(tmp_path: Path) -> None:
+def test_where_curves_still_rise_convergence_is_inconclusive(tmp_path: Path) -> None:
     """Heights of the reference rise to the end, on every seed; flat curves, and curves that fall, are no reason."""
     results = write(study_of(4), tmp_path / "rising", heights)
     asked = comparison(statistic="steps", of="tepo", than="grpo", claimed="below")
@@ -81,8 +81,8 @@ def test_where_curves_still_rise_convergence_is_undecided(tmp_path: Path) -> Non
         compare(results, asked)
     claim = Claim(source="s", text="Half the time.", comparisons=[asked])
     (result,) = decide_claims({"half": claim}, lambda c: compare(results, c))
-    assert (result.verdict, result.findings) == ("undecided", []) and "have not flattened" in result.missing
-    assert "half: undecided" in claims_text([result]) and "curves still rise" in {
+    assert (result.verdict, result.findings) == ("inconclusive", []) and "have not flattened" in result.missing
+    assert "half: inconclusive" in claims_text([result]) and "curves still rise" in {
         text.get_text() for text in rows.draw_claims([result], str).axes[0].texts
     }
     falling = write(study_of(4), tmp_path / "falling", lambda arm, seed: [*flat(arm, 0)[:-1], 0.3 + seed / 100])

@@ -26,7 +26,7 @@ ARMS = {
 CHANGES = {
     "methods": {"poor_clip": {"base": "dapo", "clip": {"low": 1e-5, "high": 1e-5}}},
     "experiments": {"headline": {"methods": ["grpo", "dapo"]}},
-    "controls": {"method": "dapo", "worse": "poor_clip"},
+    "sanity_checks": {"method": "dapo", "worse": "poor_clip"},
 }
 
 
@@ -94,7 +94,7 @@ def test_too_few_seeds_are_no_pass_and_no_alarm(tmp_path: Path) -> None:
     found = controls(write(study_of(2, **CHANGES), tmp_path, curve))
     assert found[0].outcome == "inconclusive" and found[0].result == "too few seeds to tell whether within 4.4 points"
     assert controls_warning(found) == ""
-    assert "control other_seeds: inconclusive" in controls_text(found)
+    assert "sanity check other_seeds: inconclusive" in controls_text(found)
     assert controls_status(found) == "inconclusive: other_seeds"
 
 
@@ -126,13 +126,13 @@ def test_every_output_of_claims_begins_with_a_control_that_failed(
 ) -> None:
     folder = write(study_of(3, **CHANGES), tmp_path, sound(shuffled_rewards=20.0)).folder.path
     begins = (
-        "A control of this study failed: shuffled_rewards (shuffled rewards do not raise accuracy; "
+        "A sanity check of this study failed: shuffled_rewards (shuffled rewards do not raise accuracy; "
         "measured: beyond 4.4 points)"
     )
     for option in ([], ["--brief"]):
         assert main(["claims", str(folder), *option]) == 0
-        assert capsys.readouterr().out.startswith(begins)
+        assert " ".join(capsys.readouterr().out.split()).startswith(begins)
     assert table(StudyResults(folder))[1].startswith(f"**{begins}")
     assert main(["claims", str(folder), "--json"]) == 0
     assert {entry["controls"] for entry in json.loads(capsys.readouterr().out)} == {"failed: shuffled_rewards"}
-    assert not claims_text([], []).startswith("A control")
+    assert not claims_text([], []).startswith("A sanity check")

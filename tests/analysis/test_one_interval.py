@@ -27,7 +27,7 @@ from ..support.made_up import make_up
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The laptop study and a variant of TEPO, with scores drawn at random; each model has its own rate."""
     experiments = {"headline": {"methods": ["grpo", "dapo", "tepo", "mpo"]}, "variants": {"methods": ["tepo_v1"]}}
-    content = {"base": "config.yaml", "name": "random", "seeds": [0, 1, 2, 3], "experiments": experiments}
+    content = {"base": "studies/laptop-full.yaml", "name": "random", "seeds": [0, 1, 2, 3], "experiments": experiments}
     there = make_up(parse_study(content, ROOT / "random.yaml"), tmp_path_factory.mktemp("random"), {})
     rng = np.random.default_rng(0)
     for path in sorted(there.glob("**/evaluation/records.json")):
@@ -89,7 +89,7 @@ def test_start_models_are_compared_with_the_seeds_that_began_from_them(folder: P
 
 def test_the_only_start_model_is_compared_with_every_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     experiments = {"headline": {"methods": ["grpo", "tepo"]}}
-    content = {"base": "config.yaml", "name": "one_start", "seeds": [0, 1, 2], "experiments": experiments}
+    content = {"base": "studies/laptop-full.yaml", "name": "one_start", "seeds": [0, 1, 2], "experiments": experiments}
     content["model"] = {"starts": 1}
     there = make_up(parse_study(content, ROOT / "one_start.yaml"), tmp_path / "one_start", {})
     assert [path.name for path in (there / "start").iterdir()] == ["seed0"]

@@ -17,7 +17,7 @@ from . import records
 
 RANGES = {"narrow": (0.05, 0.07), "middle": (0.1, 0.14), "wide": (0.2, 0.28)}
 ALL = tuple(RANGES)
-Heights = Mapping[str, float]  # method, with `+ahead=…` or without it → height of its learning curve
+Heights = Mapping[str, float]  # method, with `+off_policy_steps=…` or without it → height of its learning curve
 
 
 def study_of(folder: Path, heights: Heights, **ratios: tuple[str, ...]) -> StudyResults:
@@ -31,7 +31,7 @@ def study_of(folder: Path, heights: Heights, **ratios: tuple[str, ...]) -> Study
         for ratio, names in ratios.items()
         for name in names
     }
-    experiment = {"methods": list(candidates), "vary": {"ahead": [0, 2]}, "evaluate": False}
+    experiment = {"methods": list(candidates), "vary": {"off_policy_steps": [0, 2]}, "evaluate": False}
     study = records.study_of(2, methods={**grains, **candidates}, experiments={"ranges": experiment})
 
     def curve(arm: str, seed: int) -> list[float]:
@@ -45,9 +45,9 @@ def test_the_largest_mean_area_over_seeds_and_regimes_wins(tmp_path: Path) -> No
     heights = {
         "token_middle": 0.4,
         "token_wide": 0.45,
-        "token_wide+ahead=2": 0.3,
+        "token_wide+off_policy_steps=2": 0.3,
         "sequence_narrow": 0.32,
-        "sequence_wide+ahead=2": 0.5,
+        "sequence_wide+off_policy_steps=2": 0.5,
     }
     found = choose_ranges(study_of(tmp_path, heights, token=ALL, sequence=ALL))
     assert found["chosen"] == {"token": {"low": 0.1, "high": 0.14}, "sequence": {"low": 0.2, "high": 0.28}}

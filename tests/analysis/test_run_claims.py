@@ -52,7 +52,7 @@ VERDICTS = [
     ([0.60, 0.62, 0.61, 0.63], {"margin": 0.2}, "opposite"),
     ([1.10, 1.11, 1.12, 1.13], {"margin": 0.3}, "holds, smaller than 0.3"),
     ([1.50, 1.52, 1.51, 1.53], {"margin": 0.2}, "holds"),
-    ([0.20, 1.90, 1.10, 1.00], {"margin": 0.1}, "undecided"),
+    ([0.20, 1.90, 1.10, 1.00], {"margin": 0.1}, "inconclusive"),
     ([0.60, 0.62, 0.61, 0.63], {"claimed": "below"}, "holds"),
 ]
 
@@ -68,7 +68,7 @@ def test_the_verdicts_are_those_of_the_page(a: list[float], options: Any, verdic
     ]
     found = decided([x for x, _ in many], [y for _, y in many], sequential=sequential, **options)
     assert found.verdict == verdict
-    assert (found.more_seeds == 0) == (verdict != "undecided")
+    assert (found.more_seeds == 0) == (verdict != "inconclusive")
     assert json.loads(json.dumps(found.data()))["verdict"] == verdict
     assert f"that of b: {verdict}\n" in found.text()
 
@@ -79,7 +79,7 @@ def test_about_how_many_more_seeds_would_decide() -> None:
     x = rng.normal(0, 1, 6)
     x = 0.5 + (x - x.mean()) / x.std(ddof=1)
     found = decided([*x], [0.0] * 6)
-    assert found.verdict == "undecided" and found.more_seeds
+    assert found.verdict == "inconclusive" and found.more_seeds
     n = 6 + found.more_seeds
     more = rng.normal(0, 1, n)
     assert decided([*(0.5 + (more - more.mean()) / more.std(ddof=1))], [0.0] * n).verdict == "holds"

@@ -83,7 +83,7 @@ def test_the_sign_test_by_hand() -> None:
 def test_what_is_not_a_number_decides_nothing() -> None:
     d = student([math.nan, 1.0, 2.0])
     assert [effect_tests(d, side, 3.0) for side in ("above", "below")] == [(1.0, 1.0, 1.0)] * 2  # type: ignore[arg-type]
-    finding = Finding(d, PValues(1.0, 1.0, 1.0), "undecided", None)
+    finding = Finding(d, PValues(1.0, 1.0, 1.0), "inconclusive", None)
     assert seeds_to_decide(0.0, 1.0, 10) == 2
     assert effect_text(Comparison(statistic="drop", of="a", than="b", claimed="above"), finding) == "–"  # type: ignore[call-arg]
 
@@ -99,13 +99,13 @@ def test_verdicts() -> None:
     assert decide(PValues(0.01, 0.99, 0.01)) == "holds"
     assert decide(PValues(0.99, 0.01, 0.01)) == "opposite"
     assert decide(PValues(0.99, 0.2, 0.02)) == SMALLER
-    assert decide(PValues(0.06, 0.94, 0.94)) == "undecided"
+    assert decide(PValues(0.06, 0.94, 0.94)) == "inconclusive"
 
 
 def test_a_claim_needs_all_its_comparisons_and_falls_with_one() -> None:
     assert combine(["holds", "holds"]) == "holds"
-    assert combine(["holds", "undecided"]) == "undecided"
-    assert combine(["holds", SMALLER, "undecided"]) == SMALLER
+    assert combine(["holds", "inconclusive"]) == "inconclusive"
+    assert combine(["holds", SMALLER, "inconclusive"]) == SMALLER
     assert combine(["holds", SMALLER, "opposite"]) == "opposite"
 
 
@@ -166,7 +166,7 @@ def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Differences of grpo and tepo of 1 and 5 points, on two seeds."""
     values = {"grpo": pd.Series({0: 10.0, 1: 14.0}), "tepo": pd.Series({0: 9.0, 1: 9.0})}
     monkeypatch.setattr(verdicts, "ENDPOINTS", {"accuracy": lambda _, arm: values[arm]})
-    return make_up(load_study(ROOT / "studies" / "smoke.yaml"), tmp_path / "smoke", {})
+    return make_up(load_study(ROOT / "tests/support/every_stage.yaml"), tmp_path / "smoke", {})
 
 
 def test_the_spread_is_the_standard_deviation_of_paired_differences(records: Path) -> None:
@@ -201,12 +201,12 @@ def test_with_the_planned_seeds_four_of_five_studies_show_the_direction(sd: floa
 
 
 def test_the_table_names_records_study_and_hours(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", str(ROOT / "studies" / "smoke.yaml"), "--power", str(records)]) == 0
+    assert main(["plan", str(ROOT / "tests/support/every_stage.yaml"), "--power", str(records)]) == 0
     text = capsys.readouterr().out
     assert "| 2 points |" in text and "the study smoke" in text and "device-hours a run" in text
 
 
 def test_records_of_one_seed_have_no_spread(tmp_path: Path) -> None:
-    study = load_study(ROOT / "studies" / "smoke.yaml").model_copy(update={"seeds": [0], "controls": None})
+    study = load_study(ROOT / "tests/support/every_stage.yaml").model_copy(update={"seeds": [0], "sanity_checks": None})
     with pytest.raises(UserError, match="share two seeds"):
         paired_spreads(StudyResults(make_up(study, tmp_path / "smoke", {}), study))

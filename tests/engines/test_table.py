@@ -32,7 +32,7 @@ ASKS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"base": "minirl"}, {}),
     ({"base": "bypass"}, {}),
     ({"advantage": "rloo"}, {}),
-    ({}, {"training": {"ahead": 1}}),
+    ({}, {"training": {"off_policy_steps": 1}}),
     ({}, {"training": {"old_log_probs": "engine"}}),
     ({}, {"training": {"sampler_bits": 8}}),
     ({}, {"training": {"shuffle_rewards": True}}),
@@ -67,10 +67,10 @@ def test_a_trainer_refuses_what_it_lacks(feature: Feature, asks: tuple[dict[str,
 
 
 def test_the_message_names_a_trainer_that_has_all() -> None:
-    heads = study_of({"base": "mpo_heads"}, {"training": {"ahead": 1}}, "verl")
+    heads = study_of({"base": "mpo_heads"}, {"training": {"off_policy_steps": 1}}, "verl")
     (arm,) = run_matrix(heads).arms.values()
     with pytest.raises(
-        UserError, match=r"multi-token prediction heads.*; batches sampled.*\. Set it to policygrain, or"
+        UserError, match=r"multi-token prediction heads.*; older rollouts.*\. Set it to policygrain, or"
     ):
         check_features(heads, arm, "verl")
     nobody = study_of(*ASKS[1], "policygrain")

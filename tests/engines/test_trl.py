@@ -30,6 +30,7 @@ from policygrain.train.stopping import Stop
 from ..support.files import flip_bit
 from ..support.small import SMALL, assert_same_end, assert_same_run, small_study, train_small, write_study
 
+pytestmark = pytest.mark.trl
 NO_PEFT = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed")
 TIMEOUT = 240
 # Everything whose order or state could differ after a resume: warmup, several passes, and batches that are not full.
@@ -44,7 +45,7 @@ METHODS = {
     },
     "leave_one_out": {"base": "grpo", "advantage": "rloo"},
 }
-CHANGED = {"updates_per_batch": 4, "epochs": 2, "ahead": 1, "warmup_updates": 5, "weight_decay": 0.1}
+CHANGED = {"updates_per_batch": 4, "epochs": 2, "off_policy_steps": 1, "warmup_updates": 5, "weight_decay": 0.1}
 
 
 def study(method: str, trainer: str = "trl", model: dict[str, Any] | None = None, **training: Any) -> Study:
@@ -56,7 +57,6 @@ def study(method: str, trainer: str = "trl", model: dict[str, Any] | None = None
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "training"),
     [
@@ -95,7 +95,6 @@ def whole(made: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> 
     return train_small(study("tepo", **CHANGED), tmp_path_factory.mktemp("whole") / "run", *made)
 
 
-@pytest.mark.slow
 def test_a_run_that_is_stopped_after_each_step_ends_byte_for_byte(
     made: tuple[Path, Path], whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -131,7 +130,6 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
     assert path.exists(), process.communicate()[1][-3000:]
 
 
-@pytest.mark.slow
 def test_a_killed_run_ends_byte_for_byte(made: tuple[Path, Path], whole: Path, tmp_path: Path) -> None:
     arguments = command(tmp_path, made, "run", **CHANGED)
     process = subprocess.Popen([sys.executable, "-m", "policygrain.cli", *arguments], stderr=subprocess.PIPE, text=True)
@@ -153,7 +151,6 @@ def torchrun(arguments: Sequence[str]) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.slow
 def test_two_processes_sample_and_train_as_one_does(made: tuple[Path, Path], whole: Path, tmp_path: Path) -> None:
     """SIGTERM after the first step stops both; the same command goes on."""
     arguments = command(tmp_path, made, "two", **CHANGED)
@@ -180,7 +177,6 @@ def test_a_rank_sees_one_gpu_of_its_node_s(local: int, visible: str, own: str) -
     assert own_gpu(local, visible) == own
 
 
-@pytest.mark.slow
 @NO_PEFT
 def test_an_adapter_learns_as_in_the_loop_and_resumes(made: tuple[Path, Path], tmp_path: Path) -> None:
     lora = {"lora": {"rank": 4, "alpha": 8.0, "targets": ["q_proj", "down_proj"]}}

@@ -227,7 +227,7 @@ def test_a_refused_export_leaves_no_folder(
     made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for training, message in (
-        ({"trainer": "verl", "ahead": 1}, "verl lacks features"),
+        ({"trainer": "verl", "off_policy_steps": 1}, "verl lacks features"),
         ({}, "grpo is trained by policygrain; set it to verl"),
     ):
         config = write_study(tmp_path / "study.yaml", {**SMALL, "training": {**SMALL["training"], **training}})

@@ -11,13 +11,12 @@ import signal
 import subprocess
 import sys
 import time
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
 import yaml
 
-from policygrain.engines.verl_config import PYTHON, verl_python, verl_version
+from policygrain.engines.verl_config import PYTHON, verl_python
 from policygrain.plan.cluster import launch
 from policygrain.results.layout import RunFolder, StudyFolder
 from policygrain.results.reader import run_metrics, run_summary
@@ -28,7 +27,7 @@ from ..support.leftovers import with_in_environment
 from ..support.small import SMALL, write_study
 from ..support.snakemake import TIMEOUT, kill_when, planned, snakemake
 
-pytestmark = pytest.mark.verl
+pytestmark = [pytest.mark.verl, pytest.mark.needs("verl")]
 # A method that reads prompts, by both trainers, with enough responses that some rewards differ in each step.
 TRAINING = {"validate_every": 1, "weight_decay": 0.1, "learning_rate": 1e-3, "prompts_per_step": 16}
 CHANGES = {
@@ -49,10 +48,6 @@ def saved_and_logged_a_step(run: Path) -> bool:
 
 
 def test_the_smoke_study_by_verl_that_is_killed_once(root: Path, tmp_path: Path) -> None:
-    try:
-        verl_version()
-    except PackageNotFoundError:
-        pytest.skip("there is no environment with verl (make setup-verl)")
     study = write_study(tmp_path / "study.yaml", {"base": str(root / "studies" / "smoke-verl.yaml"), **CHANGES})
     results = StudyFolder(tmp_path / "results" / "by-verl")
     by_verl, by_loop = (results.run(arm, 0) for arm in ("by_prompt", "by_prompt+trainer=policygrain"))
@@ -80,14 +75,9 @@ def _are_paired(by_verl: RunFolder, by_loop: RunFolder) -> None:
     assert sum(row["gradient_norm"] > 0 for row in loop[:-1]) == 2, "updates were made, and are compared"
 
 
+@pytest.mark.needs("slurm with networks")
 def test_two_nodes_train_one_run_and_one_of_them_fails(made: tuple[Path, Path], tmp_path: Path) -> None:
     """Ray of the second node is killed after the first step; the same command goes on from verl's checkpoint."""
-    try:
-        python = verl_python()
-    except PackageNotFoundError:
-        pytest.skip("there is no environment with verl (make setup-verl)")
-    if (reason := slurm.missing(apart=True)) is not None:
-        pytest.skip(reason)
     training = {"trainer": "verl", "verl": {"trainer": {"device": "cpu", "n_gpus_per_node": 1}}, "steps": 2}
     training |= {"prompts_per_step": 8, "validate_every": 1}
     config = tmp_path / "study.yaml"
@@ -101,7 +91,7 @@ def test_two_nodes_train_one_run_and_one_of_them_fails(made: tuple[Path, Path], 
     with slurm.running(apart=True) as cluster:
         environment = cluster.environment | {
             "PYTHONPATH": str(ROOT / "src"),
-            PYTHON: str(python),
+            PYTHON: str(verl_python()),
             "RAY_TMPDIR": f"{cluster.folder}/ray",  # of each node
             "GLOO_SOCKET_IFNAME": "eth0",
         }

@@ -66,6 +66,7 @@ def test_the_command_keeps_all_keys_and_says_what_is_wrong(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("POLICYGRAIN_DATA", raising=False)
     own: list[dict[str, Any]] = [
         {"id": "never", "problem": "problem never", "answer": "1"},
         {"id": "sometimes", "problem": "problem sometimes", "answer": "[1, 2]", "list_answer": True},

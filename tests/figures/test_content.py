@@ -34,15 +34,20 @@ from policygrain.study import Study, load_study, parse_study
 from ..support.made_up import make_up
 
 ROOT = Path(__file__).parents[2]
-label = labels(load_study(ROOT / "config.yaml"))
-STARTS = np.arange(4)  # initial models that the instruments of config.yaml measure
+label = labels(load_study(ROOT / "studies/laptop-full.yaml"))
+STARTS = np.arange(4)  # initial models that the instruments of the study measure
 
 
 def study_with(**changes: Any) -> Study:
     """The laptop study with six seeds and without controls, changed key by key."""
-    content = {"base": "config.yaml", "name": "reduced", "seeds": [0, 1, 2, 3, 4, 5], "controls": None}
+    content = {
+        "base": "studies/laptop-full.yaml",
+        "name": "reduced",
+        "seeds": [0, 1, 2, 3, 4, 5],
+        "sanity_checks": None,
+    }
     experiments = {"headline": {"methods": ["grpo", "dapo", "tepo"], "vary": {"updates_per_batch": [1, 4]}}}
-    training = {"updates_per_batch": 4, "ahead": 0}
+    training = {"updates_per_batch": 4, "off_policy_steps": 0}
     return parse_study(merge({**content, "experiments": experiments, "training": training}, changes), ROOT / "x.yaml")
 
 
@@ -89,7 +94,10 @@ def test_rounds_are_sorted_with_the_mean_over_start_models(made: StudyResults) -
 def test_regimes_have_a_row_per_method_and_a_panel_per_regime(tmp_path: Path) -> None:
     """Areas are equal; the token ratio solves 7 of 12 problems, the others 6."""
     regime = {"methods": ["none", "token", "token_clip"], "reference": "none", "compare": [["token_clip", "token"]]}
-    both = {"on_policy": regime | {"vary": {"ahead": [0]}}, "old": regime | {"vary": {"ahead": [2]}}}
+    both = {
+        "on_policy": regime | {"vary": {"off_policy_steps": [0]}},
+        "old": regime | {"vary": {"off_policy_steps": [2]}},
+    }
     study = study_with(experiments=both, figures=["regimes"])
     drawn = figure("regimes", StudyResults(make_up(study, tmp_path, {"token": 7})))
     on_policy, old = drawn.axes
@@ -181,7 +189,7 @@ def test_verdicts_are_in_units_of_half_the_interval_and_clipped_with_arrows() ->
     decided = [
         result("one_claim", "holds", [(4.0, 3.0, 5.0), (30.0, 28.0, 32.0)]),
         result("another", None, []),
-        result("third", "undecided", [(0.5, -np.inf, np.inf)]),
+        result("third", "inconclusive", [(0.5, -np.inf, np.inf)]),
     ]
     (axes,) = rows.draw_claims(decided, label).axes
     assert [x for x, _ in points(axes)] == pytest.approx([4.0]), "the second effect is beyond the axis"
@@ -189,14 +197,14 @@ def test_verdicts_are_in_units_of_half_the_interval_and_clipped_with_arrows() ->
     assert arrows == [(6.0, ">")]
     assert [float(line.get_xdata()[0]) for line in axes.lines if line.get_marker() == "|"] == [3.0, 1.5]
     texts = [text.get_text().replace("\n", " ") for text in axes.texts if text.get_text() != "A claim."]
-    assert texts == ["holds, smaller than published", "no records", "no records", "undecided"]
+    assert texts == ["holds, smaller than published", "no records", "no records", "inconclusive"]
     assert labels_of(axes) == ["accuracy: TEPO > DAPO"] * 3
 
 
 @given(st.sampled_from(["above", "below", "apart"]), st.floats(-9, 9), st.floats(0.1, 9))
 def test_what_is_claimed_is_at_the_right(claimed: Any, effect: float, half: float) -> None:
     comparison = Comparison(statistic="accuracy", of="a", than="b", claimed=claimed)
-    finding = Finding(difference(effect, effect - half, effect + half), PValues(1, 1, 1), "undecided", None)
+    finding = Finding(difference(effect, effect - half, effect + half), PValues(1, 1, 1), "inconclusive", None)
     shown, size = rows.claimed_effect(comparison, finding)
     expected = {"above": effect, "below": -effect, "apart": abs(effect)}[claimed]
     assert shown == pytest.approx((expected / half, expected / half - 1, expected / half + 1)) and size is None
@@ -321,7 +329,7 @@ def test_what_a_figure_lacks_is_said_before_training_and_by_drawing(
 
 @pytest.fixture
 def smoke(in_root: Path) -> Study:
-    return load_study("studies/smoke.yaml")
+    return load_study("tests/support/every_stage.yaml")
 
 
 @pytest.fixture
@@ -374,7 +382,7 @@ def test_a_benchmark_whose_problems_were_all_seen_has_no_clean_accuracy(drawable
 
 
 def test_an_unknown_figure_is_one_message(in_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--config", "studies/smoke.yaml", "--results", str(tmp_path), "--out", str(tmp_path / "x")]
+    arguments = ["--config", "tests/support/every_stage.yaml", "--results", str(tmp_path), "--out", str(tmp_path / "x")]
     assert main(["figure", "benchmark", *arguments]) == 2
     assert "Did you mean 'benchmarks'" in capsys.readouterr().err
 

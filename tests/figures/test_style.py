@@ -38,9 +38,9 @@ MAPS: dict[str, Any] = {
         "map": {
             "methods": ["token", "token_clip"],
             "reference": "token",
-            "vary": {"ahead": [0, 2], "learning_rate": [1e-4, 1e-3]},
+            "vary": {"off_policy_steps": [0, 2], "learning_rate": [1e-4, 1e-3]},
         },
-        "ranges": {"methods": ["token_clip", "grpo", "tepo"], "vary": {"ahead": [0, 2]}},
+        "ranges": {"methods": ["token_clip", "grpo", "tepo"], "vary": {"off_policy_steps": [0, 2]}},
     },
     "figures": ["phase", "ranges"],
 }
@@ -49,7 +49,7 @@ MORE: dict[str, Any] = {
     "experiments": {
         "headline": {"methods": SIX, "seeds": [0, 1], "vary": {"updates_per_batch": [1, 4]}},
         "more": {"methods": ["tepo_v1", "tepo_full_kl", "token", "sequence"], "seeds": [0, 1]},
-        "old": {"methods": ["none", "token", "product"], "reference": "none", "vary": {"ahead": [16]}},
+        "old": {"methods": ["none", "token", "product"], "reference": "none", "vary": {"off_policy_steps": [16]}},
     },
     "evaluation": {"sampling": {"n": 4}},
     "figures": [name for name in FIGURES if name not in MAPS["figures"]],
@@ -57,7 +57,7 @@ MORE: dict[str, Any] = {
 
 
 def study_with(changes: dict[str, Any]) -> Study:
-    content = {"base": "config.yaml", "name": "six", "seeds": [0, 1], "controls": None}
+    content = {"base": "studies/laptop-full.yaml", "name": "six", "seeds": [0, 1], "sanity_checks": None}
     return parse_study(merge(content, changes), ROOT / "six.yaml")
 
 

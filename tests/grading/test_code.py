@@ -139,6 +139,7 @@ UNUSUAL = {
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("bubblewrap")
 @pytest.mark.parametrize("name", UNUSUAL)
 def test_tests_that_end_in_any_way_are_a_grade(name: str) -> None:
     """And the programs after it are graded as ever."""
@@ -190,7 +191,7 @@ def test_a_problem_without_tests_is_named(grader: CodeGrader) -> None:
         grader.grade([""], ["x"], Options(), ["q-7"])
 
 
-@pytest.mark.usefixtures("grader")  # which skips where nothing can be kept apart
+@pytest.mark.usefixtures("bubblewrap")
 def test_a_study_may_have_both_kinds_of_problems() -> None:
     with open_grader("numeric", tests=True) as both:
         assert isinstance(both, ByProblem)
@@ -223,19 +224,14 @@ def wrong(program: str, name: str) -> str:
     return f"{program}\n\n_right = {name}\n{other}    return None if value else (value, 0)\n"
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("name", SETS)
-@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.coding), 12])
-def test_every_solution_passes_and_a_changed_one_fails(
-    every: int, name: str, benchmarks_folder: Path, grader: CodeGrader
-) -> None:
-    """By `make test-coding` all of them; by default every twelfth."""
+def test_every_solution_passes_and_a_changed_one_fails(name: str, benchmarks_folder: Path, grader: CodeGrader) -> None:
     file = benchmarks_folder / "code" / SETS[name]
     if not file.exists():
         pytest.skip(f"{file} is not there")
     rows = convert(registry.dataset(name), [file])
     assert len(rows) == registry.dataset(name).count
-    rows = rows[::every]
     keys = ("tests", "entry_point", "setup", "signature")
     slow = registry.dataset(name).code.slow
     options = [Options(**{key: row.get(key, "") for key in keys}, seconds=slow.get(row["id"])) for row in rows]

@@ -258,7 +258,7 @@ def test_agreement_with_graded_cases(grader: MathGrader, benchmarks_folder: Path
         assert different == [id for id in DIFFERENT if id.startswith(name)]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_gold_answers_are_right(grader: MathGrader, benchmarks_folder: Path) -> None:
     files = sorted(benchmarks_folder.glob("*.jsonl"))
     rows = [json.loads(line) for file in files for line in file.read_text().split("\n") if line]

@@ -205,7 +205,7 @@ def test_policies_of_one_batch_do_not_influence_each_other(name, clip):
 # ---- learning -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize(
     ("case", "better", "worse"),
     [

@@ -173,7 +173,7 @@ def record():
     return read_record(MapRecord, ROOT / "docs" / "cases_map.json", "Run `policygrain cases --map --out docs`.")
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_command_writes_record_and_figure(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(phase, "STEPS", 8)
     monkeypatch.setattr(

@@ -36,6 +36,8 @@ with warnings.catch_warnings():
     from ..support.engines import save_tiny
     from ..support.trl import SETTINGS, reward, trainer_of
 
+pytestmark = pytest.mark.trl
+
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> str:
@@ -61,7 +63,6 @@ LAUNCH = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "
 TIGHT = {"low": 0.01, "high": 0.02}  # some tokens are clipped after an update at this learning rate
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*sampler:UserWarning")
 @pytest.mark.parametrize(("name", "kind"), [("dapo", GRPOTrainer), ("gmpo", GMPOTrainer)])
 def test_weights_after_training_are_those_of_trl(name: str, kind: Any, start: str, tmp_path: Path) -> None:
@@ -147,7 +148,6 @@ def test_a_mean_over_prompts_counts_the_tokens_of_each_prompt(start: str, tmp_pa
         assert counted == mask[groups == group].sum() > 0
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*sampler:UserWarning")
 @pytest.mark.parametrize("name", ["tepo", "dr_grpo", "gepo"])
 def test_accumulation_does_not_change_the_gradient(name: str, start: str, tmp_path: Path) -> None:
@@ -209,7 +209,6 @@ def test_turns_are_what_tool_output_divides(start: str, tmp_path: Path) -> None:
     torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.slow
 def test_two_processes_have_the_gradient_of_one(start: str, tmp_path: Path) -> None:
     """4 responses on each of two processes: both weights are the same, and counted over both."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
@@ -329,7 +328,6 @@ def test_the_example_of_the_page_trains(start: str, tmp_path: Path, monkeypatch:
     assert names["reward"](["It is 12.", "13"], ["12", "12"]) == [1.0, 0.0]
 
 
-@pytest.mark.slow
 def test_the_example_of_the_page_on_anatomy_writes_rollouts(
     start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -182,10 +182,22 @@ def test_claims_of_a_study_that_must_be_complete(
     folder = tmp_path / "smoke"
     shutil.copytree(finished, folder)
     assert main(["claims", str(folder), "--brief", "--complete"]) == 0
-    assert capsys.readouterr().out.endswith(f"\nThe report is in {folder}/report.html.\n")
+    assert f"\nReport: {folder}/report.html " in capsys.readouterr().out
     (folder / "report.html").unlink()
     assert main(["claims", str(folder), "--brief", "--complete"]) == 2
     assert "such as report.html" in capsys.readouterr().err
+
+
+def test_metrics_that_are_gone_or_cut_off_are_named(finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "smoke"
+    shutil.copytree(finished, folder)
+    metrics = folder / "runs" / "tepo" / "seed1" / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().splitlines()[0] + "\n")
+    with pytest.raises(UserError, match=r"tepo/seed1/metrics\.jsonl: 1 steps of \d+.* remove its folder"):
+        check_complete(StudyResults(folder))
+    metrics.unlink()
+    with pytest.raises(UserError, match=r"tepo/seed1/metrics\.jsonl: cannot be read.* remove its folder"):
+        check_complete(StudyResults(folder))
 
 
 def test_a_record_that_is_cut_off_is_named(finished: Path, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ NOWHERE = f"http://someone:{SECRET}@127.0.0.1:9"  # nothing listens on this port
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    study = load_study(ROOT / "studies" / "smoke.yaml").model_copy(update={"figures": ["dynamics"]})
+    study = load_study(ROOT / "tests/support/every_stage.yaml").model_copy(update={"figures": ["dynamics"]})
     return make_up(study, tmp_path / "smoke", {})
 
 

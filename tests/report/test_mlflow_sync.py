@@ -11,13 +11,14 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from policygrain.errors import Stopped, UserError
 from policygrain.report.mlflow_store import serve, tracking_uri
@@ -214,8 +215,8 @@ def smoke(empty_store: Path, root: Path, tmp_path: Path, monkeypatch: pytest.Mon
     """The made-up results of a finished study, of its headline alone: two methods with two seeds."""
     shutil.copy(empty_store, tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    study = load_study(root / "studies" / "smoke.yaml")
-    headline = {"experiments": {"headline": study.experiments["headline"]}, "controls": None}
+    study = load_study(root / "tests/support/every_stage.yaml")
+    headline = {"experiments": {"headline": study.experiments["headline"]}, "sanity_checks": None}
     return StudyResults(make_up(study.model_copy(update=headline), tmp_path / "smoke", {}))
 
 
@@ -338,6 +339,25 @@ def test_the_address_of_the_runs_is_printed_and_mlflow_takes_over(
     assert begun[0][2:4] == ["mlflow", "server"] and tracking_uri(smoke.folder, smoke.study) in begun[0]
 
 
+@pytest.mark.parametrize(("answer", "said"), [(b"OK", "MLflow is running already: http"), (b"?", "another program")])
+def test_a_port_that_is_in_use_is_said(
+    answer: bytes, said: str, smoke: StudyResults, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Health(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(answer)
+
+    monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("a second server is started"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), Health) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with contextlib.suppress(UserError) if answer == b"OK" else pytest.raises(UserError, match=said):
+            serve(smoke.folder, smoke.study, server.server_port)
+        server.shutdown()
+    assert (said in capsys.readouterr().out) == (answer == b"OK")
+
+
 def test_the_status_says_what_happened(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     for error, status in ((UserError("bad"), "FAILED"), (Stopped("time"), "KILLED"), (KeyboardInterrupt(), "KILLED")):
@@ -362,12 +382,9 @@ def test_the_status_says_what_happened(tmp_path: Path) -> None:
 def test_a_curve_grows_while_a_study_is_running(study: Study, tmp_path: Path, root: Path) -> None:
     """A real workflow, which is then stopped."""
     uri = str(study.tracking.uri)
-    smoke = yaml.safe_load((root / "studies" / "smoke.yaml").read_text())
-    smoke |= {"base": str(root / "config.yaml"), "name": "live", "seeds": [0]}
-    smoke |= {"experiments": {"headline": {"methods": ["grpo"]}}, "tracking": {"uri": uri}}
-    smoke |= {"controls": None, "estimators": None, "rounds": None, "figures": ["dynamics"]}
-    smoke["training"] |= {"steps": 4000, "validate_every": 4000, "checkpoint_every": 4000}
-    smoke["model"] |= {"starts": 1}
+    smoke = {"base": str(root / "studies" / "smoke.yaml"), "name": "live", "seeds": [0], "model": {"starts": 1}}
+    smoke |= {"experiments": {"headline": {"methods": ["grpo"]}}, "figures": ["dynamics"], "tracking": {"uri": uri}}
+    smoke["training"] = {"steps": 4000, "validate_every": 4000, "checkpoint_every": 4000}
     path = write_study(tmp_path / "live.yaml", smoke)
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(root / "Snakefile"), "--cores", "2"]
     command += ["--directory", str(tmp_path), "--configfile", str(path), "--", "all"]

@@ -74,7 +74,7 @@ def _base(node: ast.ImportFrom, module: str) -> str | None:
 
 def rooms() -> list[str]:
     """The rooms in the order of the page's table; in a cell, in the order in which they are named."""
-    text = PAGE.read_text().split("## Rooms")[1].split("## ")[0]
+    text = PAGE.read_text().split("## Modules")[1].split("## ")[0]
     return [
         room
         for cell in re.findall(r"^\| (`[^|]+/`[^|]*)\|", text, flags=re.M)

@@ -148,7 +148,7 @@ def test_methods_are_listed_and_checked_without_torch(light: Path) -> None:
     assert run(light, "python", "-c", code).stdout == "False\n"
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_tests_of_the_objective_pass(light: Path, root: Path) -> None:
     """With few examples, since other imports would be seen by the first."""
     arguments = ("-q", "-p", "no:cacheprovider", "--hypothesis-profile", "few", str(root / "tests" / "objective"))
@@ -158,7 +158,7 @@ def test_the_tests_of_the_objective_pass(light: Path, root: Path) -> None:
 
 def test_a_command_of_the_pipeline_says_what_to_install(light: Path) -> None:
     assert "tepo" in run(light, "policygrain", "methods").stdout
-    assert "pip install 'policygrain[study]'" in run(light, "policygrain", "check", code=2).stderr
+    assert "pip install './policygrain[study]'" in run(light, "policygrain", "check", code=2).stderr
 
 
 def test_the_conformance_kit_is_there_as_a_pytest_plugin(light: Path, tmp_path: Path, root: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from ..conftest import ROOT
 
+pytestmark = pytest.mark.release
 Cell = tuple[str, str, str]  # record, an arm, and the one that it is compared with
 AGAIN = "turns-replicate"
 RATES = ("0.0002", "0.0004")

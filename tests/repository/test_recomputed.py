@@ -30,6 +30,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
+pytestmark = pytest.mark.release
 ROOT = Path(__file__).parents[2]
 HOUR = "earlier/hour"
 Array = NDArray[np.float64]
@@ -398,7 +399,7 @@ NUMBERS: dict[tuple[str, str], list[Line]] = {
     ],
     ("docs/recipes.md", "recipes"): [
         (
-            "At equal samples, with half the steps, it loses {:.1f} to {:.1f} points of area",
+            "At equal samples, with half the steps, it loses {:.1f} to {:.1f} points of AUC",
             lambda r: sorted(
                 float(np.mean(paired(area_at_samples, r, base, dynamic)))
                 for dynamic, base in (("dapo", "token_clip"), ("mpo_dynamic", "mpo"), ("tepo_dynamic", "tepo"))
@@ -409,7 +410,7 @@ NUMBERS: dict[tuple[str, str], list[Line]] = {
             lambda r: half_width(mean_t(paired(final, r, "gspo_chosen", "gspo", "sampled"))),
         ),
         (
-            "published range is {:.1f} ± {:.1f} points of\narea behind the chosen one, and TEPO's is ahead of it by "
+            "published range is {:.1f} ± {:.1f} points of\nAUC behind the chosen one, and TEPO's is ahead of it by "
             "{:.1f} ± {:.1f}",
             lambda r: plus_minus(r, ("dapo", "dapo_published"), ("tepo_published", "tepo")),
         ),
@@ -426,7 +427,7 @@ NUMBERS: dict[tuple[str, str], list[Line]] = {
     ],
     ("docs/recipes.md", "convergence"): [
         (
-            "TEPO is behind GRPO by {:.1f} ± {:.1f} points of area and {:.1f} ± {:.1f} of sampled accuracy",
+            "TEPO is behind GRPO by {:.1f} ± {:.1f} points of AUC and {:.1f} ± {:.1f} of sampled accuracy",
             lambda r: [
                 *half_width(mean_t(paired(area, r, "grpo", "tepo"))),
                 *half_width(mean_t(paired(final, r, "grpo", "tepo", "sampled"))),
@@ -447,17 +448,6 @@ NUMBERS: dict[tuple[str, str], list[Line]] = {
             "the geometric mean is {:.1f} ± {:.1f} ahead of no correction",
             lambda r: against(r, "+sampler_bits=3+learning_rate=0.0004", ("geometric_masked", "none")),
         ),
-    ],
-    ("README.md", AGAIN): [
-        (
-            "the token ratio is {:.1f} ± {:.1f} ahead of the sequence ratio (8 seeds, the second of two sets). With "
-            "clip range and learning rate chosen for each ratio, the sequence ratio is {:.1f} ± {:.1f} ahead",
-            lambda r: plus_minus(
-                r,
-                ("token+ahead=16", "sequence+ahead=16"),
-                ("sequence_clip+ahead=16+learning_rate=0.0004", "token_clip+ahead=16"),
-            ),
-        )
     ],
     ("docs/turns.md", "turns"): [
         *(
@@ -567,10 +557,6 @@ NUMBERS: dict[tuple[str, str], list[Line]] = {
             ],
         ),
         (
-            "the sequence ratio is {:.1f} ± {:.1f} points ahead of the token ratio (eight seeds, not planned)",
-            lambda r: plus_minus(r, tuple(f"{m}+ahead=128+learning_rate=0.0008" for m in ("sequence", "token"))),
-        ),
-        (
             "{:+.1f} ± {:.1f} and {:.1f} ± {:.1f} at 128 steps with 4e-4 and 8e-4",
             lambda r: plus_minus(
                 r,
@@ -620,25 +606,6 @@ NUMBERS: dict[tuple[str, str], list[Line]] = {
             lambda r: [*against(r, "+ahead=48", ("token", "token_clip"), ("block_clip", "block")), *clips_differ(r)],
         ),
     ],
-    ("README.md", "night"): [
-        (
-            "{:.1f} ± {:.1f} points with the token ratio, {:.1f} ± {:.1f} with the block ratio (five tokens) and "
-            "{:.1f} ± {:.1f} with the sequence ratio",
-            lambda r: over_both(r, "+ahead=16+learning_rate=0.0004", *CLIPPED),
-        ),
-        (
-            "clipping costs it {:.1f} ± {:.1f} (in final greedy",
-            lambda r: over_both(r, "+ahead=48", ("token", "token_clip")),
-        ),
-        (
-            "at the good learning rate: it is {:.1f} ± {:.1f} points ahead of no ratio",
-            lambda r: over_both(r, "+ahead=48", ("token", "none")),
-        ),
-        (
-            "at the good rate: by {:.1f} ± {:.1f} (48 steps old) and {:.1f} ± {:.1f} (16;",
-            lambda r: [x for a in (48, 16) for x in over_both(r, f"+ahead={a}", BLOCK_TOKEN)],
-        ),
-    ],
     ("docs/phase.md", "night"): [
         (
             "in final sampled accuracy {:+.1f} ± {:.1f} and {:.1f} ± {:.1f} in the two sets",
@@ -674,7 +641,7 @@ NUMBERS: dict[tuple[str, str], list[Line]] = {
             lambda r: over_both(r, "+ahead=16", *((ratio, "none") for ratio in ("token", "block", "sequence"))),
         ),
         (
-            "by {:.1f} ± {:.1f} at 48 steps and 2e-4, by {:.1f} ± {:.1f} at 16 steps and 2e-4",
+            "is {:.1f} ± {:.1f} at 48 steps and 2e-4, {:.1f} ± {:.1f} at 16 steps and 2e-4",
             lambda r: [x for a in (48, 16) for x in over_both(r, f"+ahead={a}", BLOCK_TOKEN)],
         ),
         (
@@ -801,7 +768,7 @@ NUMBERS: dict[tuple[str, str], list[Line]] = {
             lambda r: half_width(mean_t(paired(area, r, "token", "none"))),
         ),
         (
-            "{} of 9 runs without a clip end above the initial model, and {} of 9 of the recipes; in greedy accuracy "
+            "{} of 9 runs without a clip end above the initial model, and {} of 9 of the presets; in greedy accuracy "
             "{} of 9 and {} of 9",
             lambda r: [
                 above_start(r, decoding, *arms)

@@ -24,7 +24,7 @@ from ..support.made_up import STEPS, make_up
 @pytest.fixture
 def study(in_root: Path) -> Study:
     """The smoke study, with two pools of rollouts."""
-    smoke = load_study("studies/smoke.yaml")
+    smoke = load_study("tests/support/every_stage.yaml")
     assert smoke.rounds is not None
     return smoke.model_copy(update={"rounds": smoke.rounds.model_copy(update={"pools": 2})})
 

@@ -46,25 +46,25 @@ def test_parts_that_differ(one: str, other: str, parts: list[str]) -> None:
 
 
 def test_each_arm_is_paired_with_the_reference_at_its_own_settings() -> None:
-    study = experiment(["none", "token", "token_clip"], "none", {"ahead": [0, 2]})
+    study = experiment(["none", "token", "token_clip"], "none", {"off_policy_steps": [0, 2]})
     check_comparisons(study)
     assert [(p.arm.name, p.reference.name) for p in pairs(study)] == [
         ("token", "none"),
-        ("token+ahead=2", "none+ahead=2"),
+        ("token+off_policy_steps=2", "none+off_policy_steps=2"),
         ("token_clip", "none"),
-        ("token_clip+ahead=2", "none+ahead=2"),
-        ("none+ahead=2", "none"),
+        ("token_clip+off_policy_steps=2", "none+off_policy_steps=2"),
+        ("none+off_policy_steps=2", "none"),
     ]
 
 
 def test_other_pairs_are_compared_at_each_setting() -> None:
     section = {"methods": ["token", "token_clip", "sequence"], "compare": [["sequence", "token_clip"]]}
-    more = {"vary": {"ahead": [1, 2]}, "margin": 1.0}
+    more = {"vary": {"off_policy_steps": [1, 2]}, "margin": 1.0}
     study = small_study(methods=METHODS, experiments={"map": section | more}, seeds=[0, 1])
     check_comparisons(study)
     assert [(p.arm.name, p.reference.name, p.margin) for p in pairs(study)] == [
-        ("sequence+ahead=1", "token_clip+ahead=1", 1.0),
-        ("sequence+ahead=2", "token_clip+ahead=2", 1.0),
+        ("sequence+off_policy_steps=1", "token_clip+off_policy_steps=1", 1.0),
+        ("sequence+off_policy_steps=2", "token_clip+off_policy_steps=2", 1.0),
     ]
 
 

@@ -11,6 +11,7 @@ import yaml
 from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.study import load_recorded_study, load_study, parse_study
+from policygrain.study.comparable import different_parts, pairs
 from policygrain.study.load import REMOVED
 from policygrain.study.runs import run_matrix
 
@@ -28,14 +29,13 @@ def test_every_study_in_the_repository_loads(path: Path, in_root: Path) -> None:
 
 
 def test_the_default_study_is_what_it_says(in_root: Path) -> None:
-    """Regimes differ in the age of rollouts and the learning rate alone; all runs make the same number of steps."""
+    """Every arm has the four seeds, and one comparison is planned, of methods that differ in the clip alone."""
     study = load_study("config.yaml")
     matrix = run_matrix(study)
-    assert [r.seed for r in matrix.experiments["headline"]] == [*range(8)] * 4
-    regimes = {name: e for name, e in study.experiments.items() if e.reference is not None}
-    assert len(regimes) == 3 and len({tuple(e.methods) for e in regimes.values()}) == 1
-    assert {key for e in study.experiments.values() for key in e.vary} == {"ahead", "learning_rate"}
-    assert all(len({r.seed for r in matrix.runs if r.arm == arm}) >= 2 for arm in matrix.arms)
+    assert all({r.seed for r in matrix.runs if r.arm == arm} >= {0, 1, 2, 3} for arm in matrix.arms)
+    assert 50 <= len(matrix.runs) <= 70 and set(matrix.runs) == set(matrix.evaluated)
+    (planned,) = (pair for pair in pairs(study) if not pair.whole)
+    assert different_parts(planned.arm.method(study), planned.reference.method(study)) == ["clip"]
 
 
 def small(**changes: object) -> dict[str, object]:
@@ -52,7 +52,13 @@ def small(**changes: object) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"verifier": "math", "grader": "math"}, r"verifier: unknown key"),
+        ({"verifier": "math"}, r"verifier: this key is now called 'grader'"),
+        ({"training": {"ahead": 1}}, r"training\.ahead: this key is now called 'off_policy_steps'"),
+        ({"controls": None}, r"controls: this key is now called 'sanity_checks'"),
+        (
+            {"experiments": {"headline": {"methods": ["grpo"], "vary": {"ahead": [1]}}}},
+            r"experiments\.headline: vary\.ahead: this key is now called 'off_policy_steps'",
+        ),
         (
             {"rollouts": {"where": "servers", "servers": 2}},
             r"rollouts: rollout servers were removed; .* Remove this section\. .* set training\.trainer to verl",
@@ -165,17 +171,23 @@ def test_a_study_that_an_earlier_version_recorded_is_read(tmp_path: Path) -> Non
         load_recorded_study(path)
 
 
-def test_the_old_name_of_a_renamed_key_is_read_with_a_warning(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Also in the base of a study."""
+def test_renamed_keys_of_a_recorded_study_are_read(tmp_path: Path) -> None:
     model = {"warm_start": {"slip": 0.1}, "warm_start_per_seed": False}
-    write_study(tmp_path / "base.yaml", small(verifier="math", model=model))
-    study = load_study(write_study(tmp_path / "study.yaml", {"base": "base.yaml", "name": "over"}))
+    experiments = {"headline": {"methods": ["grpo"], "vary": {"ahead": [0, 1], "learning_rate": [1e-3]}}}
+    content = small(verifier="math", model=model, training={"ahead": 2}, controls=None, experiments=experiments)
+    study = load_recorded_study(write_study(tmp_path / "study.yaml", content))
     assert (study.grader, study.model.warm_start.error_rate, study.model.starts) == ("math", 0.1, 1)
-    said = capsys.readouterr().err
-    assert f"{tmp_path / 'base.yaml'}: model.warm_start.slip is now called 'error_rate'" in said
-    assert len(said.splitlines()) == 3
+    assert study.training.off_policy_steps == 2
+    assert list(run_matrix(study).arms) == [f"grpo+off_policy_steps={age}+learning_rate=0.001" for age in (0, 1)]
+
+
+def test_figures_belong_to_experiments(tmp_path: Path) -> None:
+    """Those of a base show its experiments, so other experiments have the default ones."""
+    write_study(tmp_path / "base.yaml", small(figures=["convergence"]))
+    own = {"base": "base.yaml", "name": "o"}
+    assert load_study(write_study(tmp_path / "a.yaml", own)).figures == ["convergence"]
+    own["experiments"] = {"headline": {"methods": ["dapo"]}}
+    assert load_study(write_study(tmp_path / "b.yaml", own)).figures == ["benchmarks", "dynamics", "clip_ratio"]
 
 
 def test_arms_leave_the_study_s_own_settings_out_of_their_names() -> None:

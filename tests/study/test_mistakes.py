@@ -45,7 +45,7 @@ VALID: dict[str, Any] = SMALL | {
         "true_prompts": 20,
     },
     "rounds": {"methods": ["grpo", "mine"], "reference": "grpo", "steps": [2], "updates": [1, 2]},
-    "controls": {"method": "grpo", "worse": "mine"},
+    "sanity_checks": {"method": "grpo", "worse": "mine"},
     "tracking": {"uri": "sqlite:///mlflow.db"},
     "prompt": {"template": "{problem}\n"},
 }
@@ -114,7 +114,7 @@ MISTAKES: dict[str, list[Any]] = {
     "training.kv_gib": [0, 80_000],
     "training.max_mismatch": [0, 1000],
     "training.sampler_bits": [1, 16, "int8"],
-    "training.ahead": [-1, 4],
+    "training.off_policy_steps": [-1, 4],
     "training.validate_every": [0],
     "training.checkpoint_every": [0, -1],
     "training.old_log_probs": ["vllm"],
@@ -188,9 +188,9 @@ MISTAKES: dict[str, list[Any]] = {
     "rounds.pools": [0],
     "rounds.prompts_per_update": [0],
     "rounds.samples": [0],
-    "controls.method": ["ppo"],
-    "controls.worse": ["bad", "grpo"],
-    "controls.seeds": [[], [0, 0]],
+    "sanity_checks.method": ["ppo"],
+    "sanity_checks.worse": ["bad", "grpo"],
+    "sanity_checks.seeds": [[], [0, 0]],
     "evaluation.engine": ["sglang"],
     "evaluation.registered_sampling": ["true"],
     "evaluation.greedy": ["true"],
@@ -361,6 +361,6 @@ def test_check_takes_the_study_as_plan_does_and_notes_uncommitted_changes(
         assert ("uncommitted changes" in capsys.readouterr().err) is commit.endswith("+")
     for command in (["check", "studies/smoke.yaml"], ["check", "--config", "studies/smoke.yaml"]):
         assert main(command) == 0
-        assert capsys.readouterr().out.startswith("smoke: 8 arms, 16 runs")
+        assert capsys.readouterr().out.startswith("smoke: 4 arms, 8 runs")
     assert main(["check"]) == 0
     assert capsys.readouterr().out.startswith("laptop: ")

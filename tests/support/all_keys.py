@@ -39,7 +39,7 @@ REFERENCE: dict[str, Any] = {
     },
     "estimators": {"methods": ["grpo", "mine"], "reference": "grpo", "updates": [1, 2]},
     "rounds": {"methods": ["grpo", "mine"], "reference": "grpo", "updates": [1, 2]},
-    "controls": {"method": "grpo", "worse": "mine"},
+    "sanity_checks": {"method": "grpo", "worse": "mine"},
     "tracking": {"uri": "sqlite:///x.db"},
 }
 SOURCES = {"own.jsonl": "a" * 16, "own_test.jsonl": "b" * 16}
@@ -73,9 +73,9 @@ OTHER: dict[str, Any] = {
     "estimators.reference": "mine",
     "rounds.methods": ["grpo", "mine", "dapo"],
     "rounds.reference": "mine",
-    "controls.method": "dapo",
-    "controls.worse": "tepo",
-    "controls.seeds": [3],
+    "sanity_checks.method": "dapo",
+    "sanity_checks.worse": "tepo",
+    "sanity_checks.seeds": [3],
 }
 
 

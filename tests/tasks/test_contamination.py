@@ -79,7 +79,7 @@ def overlapping(benchmarks_folder: Path) -> dict[tuple[str, str], list[contamina
     }
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_overlaps_in_the_registry_s_notes_are_those_found(
     overlapping: dict[tuple[str, str], list[contamination.Overlap]],
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +19,13 @@ from policygrain.testing import assert_verl
 from ..conftest import ROOT
 from ..support.small import small_study
 
-pytestmark = pytest.mark.verl
+pytestmark = [pytest.mark.verl, pytest.mark.needs("verl")]
 ACTOR = "actor_rollout_ref.actor"
 
 
 @pytest.fixture(scope="module")
 def python() -> str:
-    try:
-        return str(verl_python())
-    except PackageNotFoundError:
-        pytest.skip("there is no environment with verl (make setup-verl)")
+    return str(verl_python())
 
 
 @pytest.fixture

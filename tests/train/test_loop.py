@@ -156,7 +156,7 @@ def test_a_batch_sampled_ahead_is_off_from_the_policy_that_sampled_it(
     """With one update a batch, ratios are 1 at once and not 1 a step later: the old policy is the sampler's."""
     rows = {}
     for ahead in (0, 1, 2):
-        study = small_study(training={"steps": 5, "updates_per_batch": 1, "group": 12, "ahead": ahead})
+        study = small_study(training={"steps": 5, "updates_per_batch": 1, "group": 12, "off_policy_steps": ahead})
         rows[ahead] = run_metrics(RunFolder(train_small(study, tmp_path / str(ahead), *made)))[:-1]
         # The first batches are all the initial model's.
         assert max(r["kl_initial"] for r in rows[ahead][: ahead + 1]) < 1e-9
@@ -177,7 +177,7 @@ def test_the_age_of_a_batch_is_that_of_its_anchor(made: tuple[Path, Path], tmp_p
     """A-3PO is `bypass` up to an age of one step; at two its anchor is half way and kl_old a quarter."""
     rows = {}
     for name in ("a3po", "bypass"):
-        training = {"steps": 3, "updates_per_batch": 1, "group": 12, "ahead": 2}
+        training = {"steps": 3, "updates_per_batch": 1, "group": 12, "off_policy_steps": 2}
         study = small_study(training=training, experiments={"headline": {"methods": [name]}})
         rows[name] = run_metrics(RunFolder(train_small(study, tmp_path / name, *made)))[:-1]
     assert rows["a3po"][:2] == rows["bypass"][:2]
@@ -189,7 +189,7 @@ def test_waiting_batches_are_kept_by_a_checkpoint(
     made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run dies while it samples. What older policies sampled and was not trained on yet is in the checkpoint."""
-    study = small_study(training={"steps": 5, "group": 12, "ahead": 2, "checkpoint_every": 2})
+    study = small_study(training={"steps": 5, "group": 12, "off_policy_steps": 2, "checkpoint_every": 2})
     train_small(study, tmp_path / "whole", *made)
     generate, calls = TorchEngine.generate, []
 
@@ -239,9 +239,9 @@ def test_an_engine_sleeps_while_the_policy_learns_and_is_awake_when_it_samples(
     monkeypatch.setattr(loop, "update", when_asleep(learn))
     monkeypatch.setattr(head_warm_up, "score_tokens", when_asleep(head_warm_up.score_tokens))
     study = small_study(
-        training={"steps": 4, "ahead": 1, "validate_every": 1},
-        methods={"ahead": {"base": "mpo_heads", "mtp_heads": {"warmup_batches": 2}}},
-        experiments={"headline": {"methods": ["ahead"]}},
+        training={"steps": 4, "off_policy_steps": 1, "validate_every": 1},
+        methods={"off_policy_steps": {"base": "mpo_heads", "mtp_heads": {"warmup_batches": 2}}},
+        experiments={"headline": {"methods": ["off_policy_steps"]}},
     )
     train_small(study, tmp_path / "run", *made)
     assert len(asked) >= 2 + 4 + 5 and not awake[0]
@@ -252,7 +252,7 @@ def test_an_engine_that_is_not_the_policy_ends_the_run(
 ) -> None:
     """The engine never gets new weights; the message names step, difference and bound, and the run is saved."""
     load_weights = TorchEngine.load_weights
-    study = small_study(training={"learning_rate": 3e-3, "ahead": 1})
+    study = small_study(training={"learning_rate": 3e-3, "off_policy_steps": 1})
     monkeypatch.setattr(
         TorchEngine, "load_weights", lambda self, model: load_weights(self, load_model(str(made[1]))[0])
     )

@@ -101,7 +101,7 @@ def test_a_group_is_dropped_by_its_rewards_the_punishment_included() -> None:
 
 
 CONTROLS = {
-    "controls": {"method": "grpo", "worse": "poor"},
+    "sanity_checks": {"method": "grpo", "worse": "poor"},
     "methods": {"poor": {"base": "grpo", "clip": {"low": 1e-5}}},
 }
 

@@ -87,6 +87,30 @@ def test_a_start_model_of_other_settings_is_built_again(
     assert start_model(again).settings == start_model(fresh).settings
 
 
+def test_a_study_takes_the_initial_model_of_a_study_beside_it_unless_that_differs_or_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third, fourth = (StudyFolder(tmp_path / name) for name in ("a", "b", "c", "d"))
+    study = quick_study()
+    for folder in (first, second, third, fourth):
+        prepare(study, folder.data)
+    ensure_start_model(study, 0, first.data, first.start(0))
+    (first.start(0).evaluation.path).mkdir()
+    built: list[Path] = []
+    build_it = published.build_start_model
+    monkeypatch.setattr(published, "build_start_model", lambda *args: built.append(args[-1].path) or build_it(*args))
+    ensure_start_model(study, 0, second.data, second.start(0))
+    assert not built and snapshot(second.start(0).path) == {
+        name: content for name, content in snapshot(first.start(0).path).items() if "evaluation" not in str(name)
+    }
+    ensure_start_model(quick_study(warm_start={"steps": 4}), 0, third.data, third.start(0))
+    assert built == [third.start(0).path]
+    for other in (first, second):
+        flip_bit(other.start(0).path / "model.safetensors")
+    ensure_start_model(study, 0, fourth.data, fourth.start(0))
+    assert built == [third.start(0).path, fourth.start(0).path]
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -221,7 +245,7 @@ def test_a_study_without_it_says_how_to_get_it(tmp_path: Path, capsys: pytest.Ca
     assert f"policygrain fetch-model {NAME} --out {tmp_path / NAME}" in capsys.readouterr().err
 
 
-@pytest.mark.pretrained
+@pytest.mark.release
 def test_three_steps_of_it(tmp_path: Path) -> None:
     """Fetched, verified, trained, with rewards that are not all the same."""
     folder = tmp_path / NAME

@@ -58,7 +58,7 @@ def with_tool(trainer: str = "policygrain", call_reward: float = 0.0, **changes:
             "warm_start": {"steps": 120, "mixed_steps": 120, "batch_size": 16, "direct_share": 0.4},
         },
         data={"train": ["calculation"]},
-        training={"max_tokens": 60, "ahead": 1, "trainer": trainer, "call_reward": call_reward},
+        training={"max_tokens": 60, "off_policy_steps": 1, "trainer": trainer, "call_reward": call_reward},
         evaluation={"benchmarks": [{"name": "calculation", "source": "calculation", "size": 5}]},
         **changes,
     )
@@ -106,7 +106,7 @@ def test_right_calls_are_rewarded(made: tuple[Path, Path], tmp_path: Path, monke
     assert sum(map(sum, calls)) > 8
 
 
-@pytest.mark.slow
+@pytest.mark.trl
 @pytest.mark.parametrize("name", ["turn", "penalty", "windows", "credit"])
 def test_a_run_by_trl_is_the_run_of_the_loop_but_for_rounding(
     name: str, made: tuple[Path, Path], tmp_path: Path
@@ -130,7 +130,7 @@ def test_tokens_of_a_tool_are_in_no_loss_and_no_count(name: str, made: tuple[Pat
     """Two prompts with four responses each, all of which are in the record of the first step's tokens."""
     training = {"prompts_per_step": 2, "steps": 2, "max_tokens": 60}
     study = with_tool(methods=METHODS, experiments={"headline": {"methods": [name]}})
-    study = study.model_copy(update={"training": study.training.model_copy(update=training | {"ahead": 0})})
+    study = study.model_copy(update={"training": study.training.model_copy(update=training | {"off_policy_steps": 0})})
     run = RunFolder(train_small(study, tmp_path / "run", *made))
     samples, first = read_record(TokenView, run.tokens(0), "").samples, run_metrics(run)[0]
     assert len(samples) == 8

@@ -1,6 +1,6 @@
 """The whole workflow with real jobs: the smoke study, twice; real problem sets; what runs again and what does not.
 
-The study is in a checkout whose folder has an odd name, and one of its methods is trained by TRL, too.
+The study is in a checkout whose folder has an odd name.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ CHANGES: dict[str, Any] = {
     "evaluation": {"engine": "transformers"},
     "experiments": {
         "headline": {"methods": ["grpo", "tepo"]},
-        "old_rollouts": {"methods": ["none", "token_clip"], "reference": "none", "vary": {"ahead": [1]}},
-        "by_trl": {"methods": ["tepo"], "vary": {"trainer": ["trl"]}},
+        "old_rollouts": {"methods": ["none", "token_clip"], "reference": "none", "vary": {"off_policy_steps": [1]}},
     },
     "figures": ["dynamics", "regimes"],  # the others are drawn from its records, without a process for each
 }
@@ -56,7 +55,7 @@ def smoke(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     checkout = folder / ODD / "policygrain"
     copy_checkout(root, checkout)
     (checkout / ".venv").symlink_to(Path(sys.prefix))
-    write_study(checkout / SMOKE, {"base": "studies/smoke.yaml", **CHANGES})
+    write_study(checkout / SMOKE, {"base": "tests/support/every_stage.yaml", **CHANGES})
     done = subprocess.run(
         [checkout / ".venv/bin/python", "-m", "snakemake", "--cores", "2", "--configfile", SMOKE, "--", "all"],
         cwd=checkout,
@@ -75,7 +74,7 @@ def smoke(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_everything_is_there(smoke: Path, tmp_path: Path) -> None:
     results = smoke / "results" / "smoke"
-    for figure in load_study(smoke / "studies" / "smoke.yaml").figures:
+    for figure in load_study(smoke / "tests/support/every_stage.yaml").figures:
         drawn = results / "figures" / figure
         if figure not in CHANGES["figures"]:
             draw(figure, StudyResults(results), drawn := tmp_path / figure)
@@ -135,36 +134,53 @@ def test_mlflow_mirrors_the_records(smoke: Path) -> None:
     assert "figures/dynamics.png" in [f.path for f in artifacts]
 
 
+@pytest.fixture(scope="module")
+def with_trl(smoke: Path, root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a copy of the results, in which one of the methods is trained by TRL, too."""
+    folder = tmp_path_factory.mktemp("with_trl")
+    shutil.copytree(smoke / "results", folder / "results")
+    by_trl = {"by_trl": {"methods": ["tepo"], "vary": {"trainer": ["trl"]}}}
+    experiments = CHANGES["experiments"] | by_trl
+    write_study(
+        folder / SMOKE, {"base": str(root / "tests/support/every_stage.yaml"), **CHANGES, "experiments": experiments}
+    )
+    assert jobs(snakemake(root, folder, folder / SMOKE, "--until", "train", "--", "all")) == {"train": 1}
+    return folder
+
+
+@pytest.mark.trl
 @pytest.mark.parametrize("seed", [0, 1])
-def test_runs_by_trl_are_those_of_the_loop_but_for_rounding(seed: int, smoke: Path, root: Path) -> None:
+def test_runs_by_trl_are_those_of_the_loop_but_for_rounding(seed: int, with_trl: Path, root: Path) -> None:
     """And they are those of smoke-trl.yaml, which have the same fingerprints."""
-    folder = StudyFolder(smoke / "results" / "smoke")
+    folder = StudyFolder(with_trl / "results" / "smoke")
     assert_same_run(folder.run("tepo", seed).path, folder.run(BY_TRL, seed).path)
-    ours, other = (Fingerprints(load_study(path)) for path in (smoke / SMOKE, root / "studies" / "smoke-trl.yaml"))
+    ours, other = (Fingerprints(load_study(path)) for path in (with_trl / SMOKE, root / "studies" / "smoke-trl.yaml"))
     assert ours.run(Run(BY_TRL, seed)) == other.run(Run("tepo", seed))
 
 
-def test_two_calls_train_runs_with_identical_metrics(smoke: Path, root: Path, tmp_path: Path) -> None:
+@pytest.mark.release
+def test_two_calls_train_runs_with_identical_metrics(with_trl: Path, root: Path, tmp_path: Path) -> None:
     """The second call is killed in the middle of a run by the loop, then of one by TRL, and repeated: it resumes."""
-    results, study = smoke / "results" / "smoke", smoke / SMOKE
+    results, study = with_trl / "results" / "smoke", with_trl / SMOKE
     markers = {arm: next((results / "done" / "train" / arm).iterdir()) for arm in ("tepo", BY_TRL)}
     begun: dict[Path, bytes] = {}
     for arm, marker in markers.items():
-        target = str(marker.relative_to(smoke))
+        target = str(marker.relative_to(with_trl))
         saved = f"results/smoke/runs/{arm}/seed*/checkpoints/*"
         kill_when(lambda: any(tmp_path.glob(saved)), root, study, tmp_path, target)  # noqa: B023
         assert not (tmp_path / target).exists()
         begun |= {path: path.read_bytes() for path in tmp_path.glob(f"results/smoke/runs/{arm}/seed*/metrics.jsonl")}
     assert begun
-    snakemake(root, tmp_path, study, *(str(marker.relative_to(smoke)) for marker in markers.values()))
+    snakemake(root, tmp_path, study, *(str(marker.relative_to(with_trl)) for marker in markers.values()))
     runs = sorted(tmp_path.glob("results/smoke/runs/*/seed*/metrics.jsonl"))
     assert len(runs) == 4
     for path in runs:
-        assert path.read_bytes() == (smoke / path.relative_to(tmp_path)).read_bytes(), path
+        assert path.read_bytes() == (with_trl / path.relative_to(tmp_path)).read_bytes(), path
         assert path.read_bytes().startswith(begun.get(path, b""))
     assert not list(tmp_path.glob("results/smoke/runs/*/seed*/superseded-*"))
 
 
+@pytest.mark.release
 def test_real_problem_sets_pass_through_every_stage(root: Path, tmp_path: Path, benchmarks_folder: Path) -> None:
     """To the table of results; figures, report and MLflow read the same records as of the smoke study."""
     results = Path("results") / "real-text"

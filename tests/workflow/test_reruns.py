@@ -38,7 +38,7 @@ INJECTION = "$(touch x)"
 def write_study(folder: Path, root: Path, **changes: object) -> Path:
     """The smoke study with changes, key by key."""
     path = folder / "study.yaml"
-    path.write_text(yaml.safe_dump(merge(FINISHED | {"base": str(root / "studies" / "smoke.yaml")}, changes)))
+    path.write_text(yaml.safe_dump(merge(FINISHED | {"base": str(root / "tests/support/every_stage.yaml")}, changes)))
     return path
 
 
@@ -169,8 +169,8 @@ def injected(root: Path, tmp_path: Path) -> Path:
     folder.mkdir()
     for name in ("config.json", "tokenizer_config.json"):  # what the first job looks for; a model is more
         (folder / name).write_text("{}")
-    content = {"base": str(root / "studies" / "smoke.yaml"), "name": "smoke", "model": {"start": INJECTION}}
-    content |= {"seeds": [0], "experiments": {"headline": {"methods": ["tepo"]}}, "controls": None}
+    content = {"base": str(root / "tests/support/every_stage.yaml"), "name": "smoke", "model": {"start": INJECTION}}
+    content |= {"seeds": [0], "experiments": {"headline": {"methods": ["tepo"]}}, "sanity_checks": None}
     path = tmp_path / "study.yaml"
     path.write_text(yaml.safe_dump(content | {"figures": ["dynamics"]}))
     return path
@@ -210,7 +210,7 @@ def test_a_misspelt_key_ends_in_one_message(root: Path, tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.disturbed
+@pytest.mark.release
 def test_workflows_that_are_disturbed_end_with_the_same_records(root: Path) -> None:
     """`workflow_kills.py` does more of them."""
     kinds = ("session", "snakemake", "terminate", "interrupt", "stopped", "second", "damaged")

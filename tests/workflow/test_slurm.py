@@ -49,26 +49,77 @@ def test_the_smoke_study_runs_from_start_to_end_and_then_there_is_nothing_to_do(
     assert "running_total" in (results / "tables" / "results.csv").read_text()
     assert (results / "report.html").exists() and (results / "mlflow.json").exists()
     submitted = {path.name for path in (user.home / ".snakemake" / "slurm_logs").iterdir()}
-    computing = {f"rule_{name}" for name in ("start_model", "train", "estimators", "rounds", "evaluate")}
+    computing = {f"rule_{name}" for name in ("start_model", "train", "evaluate")}
     assert submitted == computing, "what computes, and only that"
     [log] = (results / "logs" / "evaluate").glob("00-*.log")
     assert re.search(r"on \S+, job \d+", log.read_text()), "a log says where"
     assert "Nothing to be done" in user.snakemake("all", study="smoke.yaml")
 
 
+Event = tuple[Callable[[], object], Callable[[], object]]  # what is waited for, and what is done then
+
+
+def first_job(user: User, arm: str, *states: str) -> str | None:
+    return next((job for job, state in user.jobs_of(arm)[:1] if state in states), None)
+
+
+def in_its_middle(user: User, arm: str) -> Callable[[], object]:
+    return lambda: user.steps(arm) >= 3
+
+
+def disturb(user: User, events: dict[str, list[Event]], interrupted: bool = False) -> None:
+    """Train the arms of ``events`` side by side, in whose middle something happens to each, and one undisturbed.
+
+    With ``interrupted`` another one is still in its middle when all others are trained, and Ctrl-C ends the call.
+    """
+
+    def trained() -> bool:
+        return all(user.jobs_of(arm)[-1][1] == "COMPLETED" for arm in ("undisturbed", *events))
+
+    for arm in events:
+        user.slow_down(arm, 3.0 if arm == "out_of_time" else 1.0)
+    rest = {arm: [*of_arm, (lambda: True, partial(user.slow_down, arm, None))] for arm, of_arm in events.items()}
+    if interrupted:
+        user.slow_down("interrupted", 1.0)
+        rest["interrupted"] = [(in_its_middle(user, "interrupted"), partial(user.slow_down, "interrupted", 3600))]
+    user.edit_profile(slurm_partition=PLACES)
+    with user.typing(*(user.trained(arm) for arm in ("undisturbed", *rest))) as call:
+
+        def happened() -> bool:
+            for arm, of_arm in rest.items():
+                while of_arm and of_arm[0][0]():
+                    assert user.steps(arm) < STEPS, f"{arm} was trained before anything happened to it"
+                    of_arm.pop(0)[1]()
+            assert call.poll() in ((None,) if interrupted else (None, 0)), user.printed
+            return not any(rest.values()) and trained()
+
+        user.cluster.wait(happened, 2 * TIMEOUT, "all are disturbed, and trained but for one that waits for Ctrl-C")
+        if interrupted:
+            os.killpg(call.pid, signal.SIGINT)
+        assert (call.wait(timeout=TIMEOUT) != 0) == interrupted
+
+
 @pytest.fixture(scope="module")
 def disturbed(user: User) -> User:
-    """After training jobs that ran side by side, and in whose middle something happened to each but one.
+    """Two are disturbed, and Ctrl-C ends the call in the middle of a third."""
 
-    At the end, when all others are trained, one is still in its middle and Ctrl-C ends the call.
-    """
+    def tell(command: str, arm: str) -> Event:
+        job = partial(first_job, user, arm, "RUNNING")
+        words = {"scancel": ("scancel",), "requeue": ("scontrol", "requeue")}[command]
+        return in_its_middle(user, arm), lambda: user.cluster.ask(*words, str(job()))
+
+    events = {"cancelled": [tell("scancel", "cancelled")], "requeued": [tell("requeue", "requeued")]}
+    disturb(user, events, interrupted=True)
+    return user
+
+
+@pytest.fixture(scope="module")
+def also_disturbed(resumed: User) -> User:
+    user = resumed
     cluster = user.cluster
 
-    def first_job(arm: str, *states: str) -> str | None:
-        return next((job for job, state in user.jobs_of(arm)[:1] if state in states), None)
-
     def limit_to_minutes(arm: str, minutes: int) -> None:
-        cluster.ask("scontrol", "update", f"JobId={first_job(arm, 'RUNNING')}", f"TimeLimit={minutes}")
+        cluster.ask("scontrol", "update", f"JobId={first_job(user, arm, 'RUNNING')}", f"TimeLimit={minutes}")
 
     def fill_the_partition_it_is_in() -> None:
         cluster.ask("sbatch", "--output=/dev/null", "--partition=high", "--exclusive", "--wrap=exec sleep 1")
@@ -77,79 +128,60 @@ def disturbed(user: User) -> User:
         user.slow_down("hung", 600)
         limit_to_minutes("hung", 1)
 
-    def in_its_middle(arm: str) -> Callable[[], object]:
-        return lambda: user.steps(arm) >= 3
-
     def after(arm: str, state: str) -> Callable[[], object]:
-        return lambda: first_job(arm, state)
+        return lambda: first_job(user, arm, state)
 
-    def trained() -> bool:
-        return all(user.jobs_of(arm)[-1][1] == "COMPLETED" for arm in ("undisturbed", *DISTURBED))
-
-    fast_again = {arm: partial(user.slow_down, arm, None) for arm in DISTURBED}
-    # What is waited for, and what is done then; in this order for each arm.
-    events: dict[str, list[tuple[Callable[[], object], Callable[[], object]]]] = {
-        "cancelled": [
-            (in_its_middle("cancelled"), lambda: cluster.ask("scancel", str(first_job("cancelled", "RUNNING"))))
-        ],
-        "requeued": [
-            (in_its_middle("requeued"), lambda: cluster.ask("scontrol", "requeue", str(user.jobs_of("requeued")[0][0])))
-        ],
-        "preempted": [(in_its_middle("preempted"), fill_the_partition_it_is_in)],
-        "node_lost": [(in_its_middle("node_lost"), partial(cluster.lose, FRAIL))],
+    events: dict[str, list[Event]] = {
+        "preempted": [(in_its_middle(user, "preempted"), fill_the_partition_it_is_in)],
+        "node_lost": [(in_its_middle(user, "node_lost"), partial(cluster.lose, FRAIL))],
         # Two Snakemakes start before the trainer does and asks how much time it has.
         "out_of_time": [
             (after("out_of_time", "RUNNING"), partial(limit_to_minutes, "out_of_time", 2)),
             (after("out_of_time", "FAILED"), lambda: None),
         ],
         "hung": [
-            (in_its_middle("hung"), give_it_no_step_boundary_before_its_limit),
+            (in_its_middle(user, "hung"), give_it_no_step_boundary_before_its_limit),
             (after("hung", "TIMEOUT"), lambda: None),
         ],
-        "interrupted": [(in_its_middle("interrupted"), partial(user.slow_down, "interrupted", 3600))],
     }
-    for arm in events:
-        user.slow_down(arm, 3.0 if arm == "out_of_time" else 1.0)
-    user.edit_profile(slurm_partition=PLACES)
-    with user.typing(*(user.trained(arm) for arm in ("undisturbed", *events))) as call:
-
-        def happened() -> bool:
-            for arm, rest in events.items():
-                while rest and rest[0][0]():
-                    assert user.steps(arm) < STEPS, f"{arm} was trained before anything happened to it"
-                    rest.pop(0)[1]()
-                    if not rest and arm in fast_again:
-                        fast_again[arm]()
-            assert call.poll() is None, user.printed
-            return not any(events.values()) and trained()
-
-        cluster.wait(happened, 2 * TIMEOUT, "all are disturbed, and trained but for the one that waits for Ctrl-C")
-        os.killpg(call.pid, signal.SIGINT)
-        assert call.wait(timeout=TIMEOUT) != 0
+    disturb(user, events)
     return user
+
+
+def assert_resumed(user: User, arm: str, states: list[str], restarts: int) -> None:
+    jobs = user.jobs_of(arm)
+    assert [state for _, state in jobs] == states
+    assert f"Restarts={restarts} " in user.cluster.ask("scontrol", "show", "job", jobs[-1][0])
+    user.assert_as_undisturbed(arm)
 
 
 @pytest.mark.parametrize(
     ("arm", "states", "restarts"),
     [
-        # Snakemake submits another job.
-        ("cancelled", ["CANCELLED", "COMPLETED"], 0),
-        ("hung", ["TIMEOUT", "COMPLETED"], 0),
-        # It stops by itself before SLURM would stop it.
-        ("out_of_time", ["FAILED", "COMPLETED"], 0),
-        # SLURM starts the same job again.
-        ("requeued", ["COMPLETED"], 1),
-        ("preempted", ["COMPLETED"], 1),
-        ("node_lost", ["COMPLETED"], 1),
+        ("cancelled", ["CANCELLED", "COMPLETED"], 0),  # Snakemake submits another job.
+        ("requeued", ["COMPLETED"], 1),  # SLURM starts the same job again.
     ],
 )
 def test_a_disturbed_run_ends_as_the_undisturbed_one(
     arm: str, states: list[str], restarts: int, disturbed: User
 ) -> None:
-    jobs = disturbed.jobs_of(arm)
-    assert [state for _, state in jobs] == states
-    assert f"Restarts={restarts} " in disturbed.cluster.ask("scontrol", "show", "job", jobs[-1][0])
-    disturbed.assert_as_undisturbed(arm)
+    assert_resumed(disturbed, arm, states, restarts)
+
+
+@pytest.mark.release
+@pytest.mark.parametrize(
+    ("arm", "states", "restarts"),
+    [
+        ("hung", ["TIMEOUT", "COMPLETED"], 0),
+        ("out_of_time", ["FAILED", "COMPLETED"], 0),  # It stops by itself before SLURM would stop it.
+        ("preempted", ["COMPLETED"], 1),
+        ("node_lost", ["COMPLETED"], 1),
+    ],
+)
+def test_a_run_without_time_or_node_ends_as_the_undisturbed_one(
+    arm: str, states: list[str], restarts: int, also_disturbed: User
+) -> None:
+    assert_resumed(also_disturbed, arm, states, restarts)
 
 
 @pytest.fixture(scope="module")
@@ -199,6 +231,7 @@ def test_a_gpu_is_granted_as_asked_and_waited_for_when_there_is_none(resumed: Us
     resumed.assert_as_undisturbed("on_gpu")
 
 
+@pytest.mark.release
 def test_two_nodes_train_one_run_of_which_a_process_is_killed(resumed: User) -> None:
     """The same tokens are sampled as by one process, and numbers differ by the order of their sums."""
     user, gpus = resumed, {"gpu": 2 * GPUS_PER_NODE} if resumed.cluster.has_gpus else {}

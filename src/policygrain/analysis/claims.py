@@ -244,7 +244,7 @@ def decide_claims(
 ) -> list[ClaimResult]:
     """Decide every claim, with all comparisons corrected together.
 
-    A claim has no verdict if ``compare`` raises UserError for one of its comparisons, and is undecided after NotFlat.
+    A claim has no verdict if ``compare`` raises UserError for one of its comparisons; after NotFlat it is inconclusive.
     ``planned``: number of comparisons; those without a difference count in the correction as p-values of 1.
     """
     differences: dict[str, list[Difference]] = {}
@@ -256,7 +256,7 @@ def decide_claims(
         except UserError as error:
             missing[name] = str(error)
             if isinstance(error, NotFlat):
-                not_decidable[name] = "undecided"
+                not_decidable[name] = "inconclusive"
     comparisons = [c for name in differences for c in claims[name].comparisons]
     findings = iter(_findings(comparisons, [d for measured in differences.values() for d in measured], planned))
     results = []
@@ -275,7 +275,7 @@ def _findings(comparisons: Sequence[Comparison], differences: Sequence[Differenc
     for (c, d), p in zip(pairs, corrected(tests), strict=False):
         verdict = decide(p)
         distance = distance_to_decide(d.mean, c.claimed, c.size)
-        needed = seeds_needed(d, distance, len(tests)) if verdict == "undecided" else None
+        needed = seeds_needed(d, distance, len(tests)) if verdict == "inconclusive" else None
         findings.append(Finding(d, p, verdict, needed))
     return findings
 

@@ -93,7 +93,7 @@ def ranges_text(choice: dict[str, Any]) -> str:
             means = [f"{sum(seeds.values()) / len(seeds):.1f}" for seeds in one["areas"].values()]
             rows.append([ratio, f"{one['low']:g} / {one['high']:g}", f"{one['mean']:.1f}", *means, mark])
     regimes = list(next(iter(choice["candidates"].values()))[0]["areas"])
-    lines = columns(rows, ["ratio", "range", "mean area", *regimes, ""], "llr" + "r" * len(regimes) + "l")
+    lines = columns(rows, ["ratio", "range", "mean AUC", *regimes, ""], "llr" + "r" * len(regimes) + "l")
     if choice["extend"]:
         ends = ", ".join(choice["extend"])
         lines += ["", f"The best range is at an end of the list of: {ends}. Add candidates beyond it."]

@@ -26,7 +26,7 @@ class Contrast(NamedTuple):
     area: Difference  # under the curve of validation accuracy: the primary endpoint
     sampled: Difference | None  # accuracy of the final model on the benchmarks; None: not evaluated
     greedy: Difference | None
-    p: float  # of no difference in the area, corrected by Holm's method over all tested comparisons of the study
+    p: float  # of no difference in the area, corrected by Holm's method
     p_small: float  # of a difference in the area beyond the margin on either side, likewise; 1 without a margin
 
     @property
@@ -56,7 +56,8 @@ class Contrast(NamedTuple):
 def contrasts(results: StudyResults) -> list[Contrast]:
     """All comparisons of the study that have records.
 
-    Holm's correction is over all planned comparisons, except those with identical areas, for which there is no test.
+    Holm's correction is over the comparisons that experiments plan, and separately over those of methods with their
+    bases, without those with identical areas, for which there is no test.
     """
     planned = pairs(results.study)
     areas: dict[Pair, Difference] = {}
@@ -66,10 +67,13 @@ def contrasts(results: StudyResults) -> list[Contrast]:
             areas[pair] = measures.over_units(results, one - two)
         except UserError:
             continue
-    tested = [pair for pair in areas if any(areas[pair].values)]
-    missing = [1.0] * (len(planned) - len(areas))
-    p = dict(zip(tested, holm([areas[pair].p for pair in tested] + missing), strict=False))
-    small = dict(zip(tested, holm([_beyond(pair, areas[pair]) for pair in tested] + missing), strict=False))
+    p: dict[Pair, float] = {}
+    small: dict[Pair, float] = {}
+    for whole in (False, True):
+        tested = [pair for pair in areas if pair.whole == whole and any(areas[pair].values)]
+        missing = [1.0] * sum(pair.whole == whole and pair not in areas for pair in planned)
+        p |= zip(tested, holm([areas[pair].p for pair in tested] + missing), strict=False)
+        small |= zip(tested, holm([_beyond(pair, areas[pair]) for pair in tested] + missing), strict=False)
     compared = []
     for pair, area in areas.items():
         sampled, greedy = (_accuracy(results, pair, column) for column in ("per_problem", "greedy"))

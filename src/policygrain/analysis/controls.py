@@ -56,9 +56,9 @@ def controls(results: StudyResults) -> list[Control]:
     which needs no test. Only the planned seeds are used, not seeds added later. A control without records has failed.
     """
     arms = control_arms(results.study)
-    if not arms or results.study.controls is None:
+    if not arms or results.study.sanity_checks is None:
         return []
-    control_seeds = results.study.controls.seeds
+    control_seeds = results.study.sanity_checks.seeds
     seeds = set(results.study.seeds if control_seeds is None else control_seeds)
     base, (other, shuffled, constant, worse) = arms["baseline"].name, (arms[role].name for role in EXPECTED)
     measurements = {

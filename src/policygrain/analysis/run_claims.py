@@ -95,7 +95,7 @@ class RunClaim:
     @property
     def more_seeds(self) -> int | None:
         """About how many more runs on each side would decide; None: over 1,000. 0 if it is decided."""
-        if decide(self.p) != "undecided":
+        if decide(self.p) != "inconclusive":
             return 0
         distance = distance_to_decide(self.difference.mean, self.claimed, self.margin)
         width = anytime_width if self.sequential else student_width

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..results.reader import StudyResults
 
 Side = Literal["above", "below", "apart"]
-Verdict = Literal["holds", "opposite", "smaller than published", "undecided"]
+Verdict = Literal["holds", "opposite", "smaller than published", "inconclusive"]
 MOST_SEEDS = 1000
 ENDPOINTS: dict[str, Callable[[StudyResults, str], pd.Series]] = {
     "area under the learning curve": area,
@@ -79,12 +79,12 @@ def decide(p: PValues) -> Verdict:
         return "holds"
     if p.opposite < LEVEL:
         return "opposite"
-    return "smaller than published" if p.smaller < LEVEL else "undecided"
+    return "smaller than published" if p.smaller < LEVEL else "inconclusive"
 
 
 def combine(verdicts: Sequence[Verdict]) -> Verdict:
     """The verdict on a claim, which holds only if all its comparisons hold."""
-    for verdict in ("opposite", "smaller than published", "undecided"):
+    for verdict in ("opposite", "smaller than published", "inconclusive"):
         if verdict in verdicts:
             return verdict
     return "holds"

@@ -47,7 +47,7 @@ def comparison_text(c: Comparison, label: Label = str) -> str:
 
 
 def effect_text(c: Comparison, finding: Finding) -> str:
-    """Effect and interval; where undecided, the approximate number of seeds or initial models that would decide."""
+    """Effect and interval; where inconclusive, the approximate number of seeds or initial models that would decide."""
     d = finding.difference
     if math.isnan(d.mean):
         return "–"
@@ -61,7 +61,7 @@ def effect_text(c: Comparison, finding: Finding) -> str:
         texts = ("+0.00" if text == "-0.00" else text for text in texts)
         effect, low, high = (t if math.isfinite(v) else "+-"[v < 0] + "∞" for t, v in zip(texts, values, strict=True))
         shown = f"{effect} [{low}, {high}]" + (" points" if c.unit == POINTS else "")
-    if finding.verdict != "undecided" or d.n < 2 or c.statistic in COSTS:
+    if finding.verdict != "inconclusive" or d.n < 2 or c.statistic in COSTS:
         return shown
     unit = STARTS if d.unit == STARTS else "seeds"
     if needed := finding.seeds_needed:
@@ -92,7 +92,7 @@ def finding_text(c: Comparison, finding: Finding) -> str:
 
 
 def counts_text(decided: Sequence[ClaimResult]) -> str:
-    """Number of claims per verdict: `Of 10 claims: 2 holds, 8 undecided.`"""
+    """Number of claims per verdict: `Of 10 claims: 2 holds, 8 inconclusive.`"""
     counts = Counter(result.outcome for result in decided)
     return f"Of {len(decided)} claims: {', '.join(f'{n} {verdict}' for verdict, n in counts.most_common())}."
 
@@ -215,8 +215,8 @@ def _done(results: StudyResults, label: Label) -> str:
 
 def against_text(claims: Sequence[ClaimResult]) -> str:
     """One sentence on the claims whose opposite is shown, or that are smaller than published."""
-    open_ = sum(r.verdict in ("undecided", None) for r in claims)
-    rest = f"{open_} of {len(claims)} stay undecided or have no records here"
+    open_ = sum(r.verdict in ("inconclusive", None) for r in claims)
+    rest = f"{open_} of {len(claims)} stay inconclusive or have no records here"
     texts = [
         f"{begin}: {'; '.join(clauses)}"
         for begin, verdict in (
@@ -239,13 +239,13 @@ def _rests_on(controls: Sequence[Control]) -> str:
     only_worse = failed == ["worse"]
     doubt = "differences that are not shown may still exist" if only_worse else "none of this can be trusted yet"
     summary = (
-        f"Controls failed ({', '.join(failed)}), so {doubt}"
+        f"Sanity checks failed ({', '.join(failed)}), so {doubt}"
         if failed
-        else f"No control failed, and the seeds are too few for {', '.join(unclear)}"
+        else f"No sanity check failed, and the seeds are too few for {', '.join(unclear)}"
         if unclear
-        else f"All {len(controls)} controls passed"
+        else f"All {len(controls)} sanity checks passed"
         if controls
-        else "The study has no controls"
+        else "The study has no sanity checks"
     )
     return (
         f"{summary}; intervals are over training seeds and initial models; a replication outside of them would "
@@ -269,7 +269,7 @@ def nothing_text(study: Study, compared: Sequence[Contrast]) -> str:
 
 def regime_text(regime: Regime) -> str:
     """`rollouts 48 steps old, learning rate 0.0002`; `on-policy` for rollouts of age 0."""
-    words = {"ahead": lambda v: f"rollouts {_steps(v)} old" if v else "on-policy"}
+    words = {"off_policy_steps": lambda v: f"rollouts {_steps(v)} old" if v else "on-policy"}
     parts = [words.get(key, lambda v, key=key: f"{key.replace('_', ' ')} {v}")(value) for key, value in regime]
     return ", ".join(parts) or "the study's settings"
 
@@ -279,7 +279,7 @@ def pair_text(study: Study, pair: Pair, label: Label) -> str:
     one, other = pair.arm, pair.reference
     if one.method_name != other.method_name:
         return f"{label(one.method_name)} − {label(other.method_name)}"
-    return f"{label(one.method_name)}: {_steps(one.training(study).ahead)} old − on-policy"
+    return f"{label(one.method_name)}: {_steps(one.training(study).off_policy_steps)} old − on-policy"
 
 
 def _steps(count: int) -> str:
@@ -304,7 +304,7 @@ def _regime_sentence(study: Study, regime: Regime, compared: Sequence[Contrast],
     start = regime_text(regime)
     start = start[0].upper() + start[1:]
     training = compared[0].pair.arm.training(study)
-    on_policy = not training.ahead and training.updates_of_batch == 1
+    on_policy = not training.off_policy_steps and training.updates_of_batch == 1
     if not (on_policy or any(c.decided for c in compared)):
         nothing = nothing_text(study, compared)
         return f"{start}: {nothing[0].lower()}{nothing[1:]}"
@@ -315,7 +315,9 @@ def _regime_sentence(study: Study, regime: Regime, compared: Sequence[Contrast],
         if outcome == IDENTICAL:
             finals = [abs(d.mean) for c in chosen for d in (c.sampled, c.greedy) if d is not None]
             apart = f" (final accuracy differs by at most {max(finals):.1f} points)" if any(finals) else ""
-            parts.append(f"Equal areas{', since every ratio is 1' * on_policy}{apart}: {'; '.join(names)}")
+            parts.append(
+                f"Equal validation accuracies{', since every ratio is 1' * on_policy}{apart}: {'; '.join(names)}"
+            )
         elif outcome == DIFFER:
             effects = [f"{points_text(c.area)}{' (endpoints disagree)' * c.disagreement}" for c in chosen]
             parts.append("; ".join(f"{name} {effect}" for name, effect in zip(names, effects, strict=True)))
@@ -328,14 +330,14 @@ def _regime_sentence(study: Study, regime: Regime, compared: Sequence[Contrast],
 
 def _own_sentence(study: Study, c: Contrast, label: Label) -> str:
     n, unit = c.area.n, c.area.unit
-    endpoints = {"area under the learning curve": c.area, "final accuracy": c.sampled}
+    endpoints = {"mean validation accuracy": c.area, "final accuracy": c.sampled}
     shown = [
         f"{points_text(d) if d.n > 1 else f'{d.mean:+.1f}'} points of {name}{f' ({d.n} {d.unit})' * (d.n != n)}"
         for name, d in endpoints.items()
         if d is not None
     ]
     over = (
-        f"over {n} {unit}: {'equal areas' if c.identical else c.outcome if c.decided else OPEN}"
+        f"over {n} {unit}: {'equal validation accuracies' if c.identical else c.outcome if c.decided else OPEN}"
         if n > 1
         else f"one {unit[:-1]}, so there is no interval"
     )
@@ -360,11 +362,13 @@ def controls_warning(controls: Sequence[Control]) -> str:
     failed = [c for c in controls if c.outcome == "failed"]
     if [c.role for c in failed if c.difference] == ["worse"] == [c.role for c in failed]:
         return (
-            "This study does not show that a method which was made worse on purpose is worse (control: worse), so a "
-            "difference that it does not show may still exist. It may have too few steps or seeds."
+            "This study does not show that a method which was made worse on purpose is worse (sanity check: worse), so "
+            "a difference that it does not show may still exist. It may have too few steps or seeds."
         )
     texts = "; ".join(f"{c.role} ({c.expected}; measured: {c.result})" for c in failed)
-    return texts and f"A control of this study failed: {texts}. Until that is explained, do not rely on its verdicts."
+    return (
+        texts and f"A sanity check of this study failed: {texts}. Until that is explained, do not rely on its verdicts."
+    )
 
 
 def controls_text(controls: Sequence[Control]) -> str:
@@ -372,7 +376,7 @@ def controls_text(controls: Sequence[Control]) -> str:
     lines = []
     for c in controls:
         outcome = c.outcome.upper() if c.outcome == "failed" else c.outcome
-        lines.append(f"control {c.role}: {outcome} ({c.expected}: {c.result})")
+        lines.append(f"sanity check {c.role}: {outcome} ({c.expected}: {c.result})")
         if d := c.difference:
             what = CHANGE if c.role == "zero_learning_rate" else f"[{d.low:+.2g}, {d.high:+.2g}]"
             lines.append(f"  {c.arms}: {d.mean:+.2g} points, {what}, over {d.n} {d.unit}")

@@ -20,10 +20,10 @@ ROLLOUTS = path(
 
 
 @command(
-    flag("--map", "the map of regimes on random policies instead of the cases"),
+    flag("--map", "the map of settings on random policies instead of the cases"),
     option(
         "--seeds",
-        "seeds of the learning curves, or random policies in each regime (default: 200)",
+        "seeds of the learning curves, or random policies in each setting (default: 200)",
         type=int,
         default=200,
         metavar="N",

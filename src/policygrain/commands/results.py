@@ -46,18 +46,17 @@ def show(arguments: Namespace) -> None:
 
 @command(
     path("results", "a study's results, such as results/laptop, or its study file", nargs="+", metavar="RESULTS"),
-    flag("--brief", "the abstract of the report: own methods, regimes, claims that hold or do not, controls"),
+    flag("--brief", "the overview: a table of the arms, the first comparison, the place of the report"),
     flag("--complete", "fail if a result of the study is missing; print the path of the report"),
     flag("--json", "print a row per comparison as JSON"),
 )
 def claims(arguments: Namespace) -> None:
     """Print the claims of the papers, and what a study's records say about them; of several studies side by side."""
     from ..analysis.claims import decide_study
-    from ..analysis.contrasts import contrasts
     from ..analysis.controls import controls
-    from ..analysis.wording import abstract, claims_text, controls_status, controls_warning, ledger, side_by_side
+    from ..analysis.wording import claims_text, controls_status, ledger, side_by_side
     from ..errors import UserError
-    from ..figures.labels import labels
+    from ..report.overview import screen
     from ..results.reader import StudyResults
     from ..study import load_recorded_study
 
@@ -75,13 +74,13 @@ def claims(arguments: Namespace) -> None:
         from ..report.completeness import check_complete
 
         check_complete(results)
+    if arguments.brief:
+        print(screen(results))
+        return
     decided, judged = decide_study(results), controls(results)
     if arguments.json:
         table = ledger(decided).convert_dtypes().assign(controls=controls_status(judged))
         print(table.to_json(orient="records", indent=1, double_precision=15, force_ascii=False))
-    elif arguments.brief:
-        sentences = abstract(results, decided, contrasts(results), judged, labels(results.study))
-        print("\n".join(filter(None, [controls_warning(judged), *sentences])))
     else:
         print(claims_text(decided, judged))
     if arguments.complete:

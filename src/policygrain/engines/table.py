@@ -65,14 +65,14 @@ FEATURES = [
     Feature(
         "an advantage other than grpo and dr_grpo", lambda study, s, m: m.advantage.name not in ("grpo", "dr_grpo")
     ),
-    Feature("batches sampled ahead (training.ahead)", lambda study, s, m: s.ahead > 0),
+    Feature("older rollouts (training.off_policy_steps)", lambda study, s, m: s.off_policy_steps > 0),
     Feature(
         "the engine's log-probabilities as the old policy's (training.old_log_probs)",
         lambda study, s, m: s.old_log_probs != "trainer",
     ),
     Feature("rounded weights in the engine (training.sampler_bits)", lambda study, s, m: s.sampler_bits is not None),
     Feature(
-        "controls (training.shuffle_rewards, training.sampling_seed)",
+        "sanity checks (training.shuffle_rewards, training.sampling_seed)",
         lambda study, s, m: s.shuffle_rewards or s.sampling_seed != 0,
     ),
     Feature("rewards of calls (training.call_reward)", lambda study, s, m: s.call_reward != 0),
@@ -151,7 +151,7 @@ def check_installed(trainer: str) -> None:
     """UserError if the trainer's package is not installed, or is of a release that was not tested."""
     if trainer not in TESTED:
         return
-    how = "run `make setup-verl`" if trainer == "verl" else "run `make setup`, or `pip install policygrain[trl]`"
+    how = "run `make setup-verl`" if trainer == "verl" else "run `make setup`, or pip's extra `trl`"
     try:
         installed = verl_version() if trainer == "verl" else version(trainer)
     except PackageNotFoundError as error:

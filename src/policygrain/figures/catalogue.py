@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # TEPO and its variants with other regularisers of entropy; methods with each ratio, and one without a ratio.
 ENTROPY_ARMS = ("tepo", "tepo_v1", "tepo_max_entropy", "tepo_full_kl")
-RATIO_ARMS = ("token", "block", "sequence", "prefix", "reinforce")
+RATIO_ARMS = ("token", "block", "sequence", "prefix", "tepo_v1", "prefix_is", "reinforce")
 
 
 def headline(study: Study) -> list[str]:
@@ -192,13 +192,13 @@ FIGURES: dict[str, Entry] = {
         sampled_benchmarks,
     ),
     "regimes": Entry(
-        "Each method minus the reference, a panel per regime",
+        "Each method minus the reference, a panel per setting",
         "rows",
         "an experiment with a `reference`",
         references,
     ),
     "ranges": Entry(
-        "Accuracy by clip range, a panel per ratio and a line per regime",
+        "Accuracy by clip range, a panel per ratio and a line per setting",
         "intervals",
         "an experiment named 'ranges'",
         lambda study: "ranges" in study.experiments,
@@ -217,9 +217,9 @@ FIGURES: dict[str, Entry] = {
     ),
     "verdicts": Entry("All comparisons of the claims: effects in units of their uncertainty, and the verdicts", "rows"),
     "phase": Entry(
-        "A map of regimes: each method minus the reference, over two training settings; a panel per method",
+        "A map of settings: each method minus the reference, over two training settings; a panel per method",
         "maps",
-        "an experiment with a `reference` and two keys under `vary`, such as `ahead` and `learning_rate`",
+        "an experiment with a `reference` and two keys under `vary`, such as `off_policy_steps` and `learning_rate`",
         map_of_regimes,
     ),
 }

@@ -22,6 +22,7 @@ def updates_text(updates: object) -> str:
 SETTINGS: dict[str, Callable[[str], str]] = {
     "updates_per_batch": updates_text,
     "epochs": lambda epochs: f"{epochs} pass{'' if str(epochs) == '1' else 'es'}",
+    "off_policy_steps": lambda steps: f"rollouts {steps} step{'' if str(steps) == '1' else 's'} old",
     "sampling_seed": lambda _: "other sampling seeds",
     "shuffle_rewards": lambda _: "shuffled rewards",
     "call_reward": lambda reward: f"{float(reward):g} for each right call" if float(reward) else "reward of the answer",

@@ -23,7 +23,7 @@ from .labels import labels
 from .style import FULL_PAGE
 
 KEYS = {
-    "ahead": "age of rollouts (optimizer steps)",
+    "off_policy_steps": "age of rollouts (optimizer steps)",
     "learning_rate": "learning rate",
     "sampler_bits": "bits of the sampler's weights",
 }
@@ -121,7 +121,7 @@ def phase(results: StudyResults) -> Figure:
         reach=12.0,
         digits=1,
         shrink=0.8,
-        unit=f"area under the curve{then}minus {label(reference)} (points)",
+        unit=f"mean validation accuracy{then}minus {label(reference)} (points)",
     )
     percent = [[float(measures.area(results, names[reference, x, y]).mean()) for x in columns] for y in rows]
     differences = {}

@@ -184,7 +184,7 @@ def regimes(results: StudyResults) -> Figure:
     axes.set_ylim(0.3, len(rows) + 0.45)
     figure.supxlabel(f"points minus {label(references[0])}" if one else "points", fontsize=8)
     shown = [Line2D([], [], color="black", marker="o"), Line2D([], [], color=FINAL["color"], marker=".")]
-    texts = ["area under the curve (filled: shown to differ)", "final accuracy: sampled, below it greedy"]
+    texts = ["mean validation accuracy (filled: shown to differ)", "final accuracy: sampled, below it greedy"]
     legend(figure, (shown, texts), ABOVE)
     return figure
 
@@ -200,7 +200,7 @@ VERDICTS: dict[str, Look] = {
     "holds": {"color": GREEN, "marker": "^"},
     "opposite": {"color": ORANGE, "marker": "v"},
     "smaller than published": {"color": BLUE, "marker": "s"},
-    "undecided": {"color": GREY, "marker": "o"},
+    "inconclusive": {"color": GREY, "marker": "o"},
 }
 RELATIONS = {"above": ">", "below": "<", "apart": "≠"}
 HEADING, BESIDE = 92, 22  # characters per line: of a claim's text, and of its verdict
@@ -265,7 +265,8 @@ def _draw_verdict(axes: Axes, result: ClaimResult, first: float, last: float) ->
         axes.text(0, last, why, ha="center", va="center", fontsize=6.5, color=GREY, style="italic")
     axes.text(
         1.025, (first + last) / 2, textwrap.fill(result.outcome, BESIDE), transform=axes.get_yaxis_transform(),
-        color=VERDICTS[result.verdict or "undecided"]["color"], ha="left", va="center", fontsize=7, fontweight="bold",
+        color=VERDICTS[result.verdict or "inconclusive"]["color"], ha="left", va="center", fontsize=7,
+        fontweight="bold",
     )  # fmt: skip
 
 

@@ -255,7 +255,7 @@ def _part(name: str, settings: Mapping[str, object]) -> str:
 
 # ---- claims ----------------------------------------------------------------------------------------------------------
 
-UNDECIDED = "### Undecided claims"  # the heading of their table
+UNDECIDED = "### Inconclusive claims"  # the heading of their table
 CLAIMS = ["claim", "comparison", "effect", "published", "finding", "verdict"]
 
 
@@ -267,7 +267,7 @@ def claims(results: StudyResults) -> tuple[pd.DataFrame, str]:
     units = sorted({(d.unit != SEEDS, d.n, d.unit) for d in differences})
     over = " or ".join(f"{n} {unit}" for _, n, unit in units) or "no seeds"
     added = (
-        " Seeds were added to arms of undecided claims, which raises the error rate of the tests somewhat."
+        " Seeds were added to arms of inconclusive claims, which raises the error rate of the tests somewhat."
         if results.added
         else ""
     )
@@ -284,7 +284,7 @@ def claims(results: StudyResults) -> tuple[pd.DataFrame, str]:
         text = f"{r.claim.text} ({r.claim.source})" + (f" *{r.claim.reading}*" if r.claim.reading else "")
         ends = [(text, f"**{r.outcome}**" if r.findings else r.outcome)] + [("", "")] * len(r.findings)
         rows = [[first, *row, last] for (first, last), row in zip(ends, cells(r, label), strict=False)]
-        groups[r.verdict not in ("undecided", None)] += rows
+        groups[r.verdict not in ("inconclusive", None)] += rows
     first = markdown_table(CLAIMS, groups[True]) if groups[True] else "No claim is decided.\n"
     others = f"\n{UNDECIDED}\n\n{markdown_table(CLAIMS, groups[False])}" if groups[False] else ""
     warning = f"**{text}**\n\n" if (text := controls_warning(judged)) else ""
@@ -296,7 +296,15 @@ def claims(results: StudyResults) -> tuple[pd.DataFrame, str]:
 
 # ---- findings -------------------------------------------------------------------------------------------------------
 
-FINDINGS = ["regime", "comparison", "area", "final, sampled", "final, greedy", "p, corrected", "finding"]
+FINDINGS = [
+    "setting",
+    "comparison",
+    "mean validation accuracy (AUC)",
+    "final, sampled",
+    "final, greedy",
+    "p, corrected",
+    "finding",
+]
 
 
 def findings(results: StudyResults) -> tuple[pd.DataFrame, str]:
@@ -319,11 +327,16 @@ def findings(results: StudyResults) -> tuple[pd.DataFrame, str]:
             cells.append(["", nothing_text(results.study, group), "", "", "", "", ""])
     seeds = sorted({c.area.n for c in effects})
     over = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
-    tested = len(comparable.pairs(results.study)) - sum(c.identical for c in effects)
+    planned = [pair.whole for pair in comparable.pairs(results.study)]
+    identical = [c.pair.whole for c in effects if c.identical]
+    families = [planned.count(whole) - identical.count(whole) for whole in (False, True)]
+    tested = " and over ".join(
+        f"the {n} {what}" for n, what in zip(families, ("planned comparisons", "of whole methods"), strict=True) if n
+    )
     note = (
         f"Points, paired over {over} {effects[0].area.unit}, 95% intervals, not corrected. The primary endpoint is the "
-        "area under the curve of validation accuracy; p is of no difference in it, corrected by Holm's method over "
-        f"all {tested} comparisons that are not identical.\n"
+        "mean validation accuracy over training (the area under its curve, AUC); p is of no difference in it, "
+        f"corrected by Holm's method over {tested or 'the comparisons'} that are not identical.\n"
     )
     parts.append(f"{markdown_table(FINDINGS, cells)}\n{note}")
     return pd.DataFrame([_finding_row(c) for c in effects]), "\n\n".join(parts)

@@ -28,7 +28,7 @@ MEANING = {
     "noise": "errors of single tokens, which average out. Geometric means come closer to 1 as responses grow, products "
     "move away from 1.",
     "noise and bias": "the spread falls with the length, more slowly than that of independent errors.",
-    "undecided": "the intervals allow both noise and bias; give more responses, of more different lengths.",
+    "inconclusive": "the intervals allow both noise and bias; give more responses, of more different lengths.",
     "not enough responses": f"it needs {LEAST * FEWEST_BINS} responses, the longest fifth of which is at least twice "
     "as long as the shortest.",
 }
@@ -123,7 +123,7 @@ def _diagnosis(excess: list[tuple[float, float] | None], slope: tuple[float, flo
     is_noise, is_constant = (abs(slope[0] - expected) <= slope[1] for expected in (NOISE, CONSTANT))
     if is_noise != is_constant:
         return "noise" if is_noise else "bias"
-    return "noise and bias" if not is_noise and NOISE < slope[0] < CONSTANT else "undecided"
+    return "noise and bias" if not is_noise and NOISE < slope[0] < CONSTANT else "inconclusive"
 
 
 def _slope(means: Tensor, lengths: Tensor) -> tuple[float, float] | None:

@@ -39,7 +39,7 @@ def add_adapter(model: PreTrainedModel, settings: Lora, seed: int) -> None:
     UserError if peft is not installed or no module has one of the ``settings.targets`` as its name.
     """
     if importlib.util.find_spec("peft") is None:
-        raise UserError("model.lora: the package peft is missing; install it with `pip install policygrain[lora]`.")
+        raise UserError("model.lora: the package peft is missing; install it with `make setup`, or pip's extra `lora`.")
     from peft import LoraConfig
 
     # peft declares alpha as int but only uses it in alpha / rank.

@@ -63,10 +63,10 @@ def notes(study: Study) -> list[str]:
             )
     arms = run_matrix(study).arms
     trained = [arm.training(study) for arm in arms.values()]
-    if trained and all(t.updates_of_batch == 1 and not t.ahead for t in trained):
+    if trained and all(t.updates_of_batch == 1 and not t.off_policy_steps for t in trained):
         messages.append(
-            "training.updates_per_batch and training.epochs are 1 in all arms, and training.ahead is 0: all importance "
-            "ratios are 1, and methods that differ only in the ratio or clip are the same."
+            "training.updates_per_batch and training.epochs are 1 in all arms, and training.off_policy_steps is 0: all "
+            "importance ratios are 1, and methods that differ only in the ratio or clip are the same."
         )
     for path in study.tuned_on:
         if load_study(path).model.start == study.model.start != "tiny":

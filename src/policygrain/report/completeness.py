@@ -9,7 +9,7 @@ from ..errors import NoResults, UserError
 from ..figures import SUFFIXES, TABLES
 from ..provenance import PACKAGE, commit, in_history, is_same_package
 from ..results.layout import START
-from ..results.reader import StudyResults
+from ..results.reader import StudyResults, run_metrics
 from ..study.fingerprint import measured_starts, start_seeds
 from ..text import some
 
@@ -26,7 +26,10 @@ def check_complete(results: StudyResults) -> None:
             "`snakemake all` finds nothing to do, they were removed after their jobs ended: remove the folder `done` "
             "there and run it again, which keeps all other results."
         )
-    _ = results.summaries, results.model_evaluations  # reading them names a file that is damaged
+    # Reading them names a file that is damaged or missing.
+    _ = results.summaries, results.model_evaluations
+    for run in results.matrix.runs:
+        run_metrics(results.run_folder(run))
 
 
 def missing_results(results: StudyResults) -> list[Path]:

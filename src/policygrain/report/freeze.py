@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import lzma
+import re
 import struct
 import zipfile
 import zlib
@@ -22,6 +23,7 @@ from ..provenance import commit, hardware
 from ..results.layout import START, StudyFolder
 from ..results.reader import StudyResults
 from ..results.schema import Entry, Record, parse_record
+from ..study.runs import OLD_SETTINGS
 
 MANIFEST = "MANIFEST.json"
 LARGEST_MANIFEST = 2**26  # bytes
@@ -140,7 +142,21 @@ def _unpacked(archive: Path, out: Path) -> Manifest:
     for name, expected in Progress(manifest.files.items(), "files verified", len(manifest.files)):
         if digests.of_file(out / name, full=True) != expected.sha256:
             raise UserError(f"{archive}: {name} does not match its checksum. {AGAIN}")
+    _rename_settings(out)
     return manifest
+
+
+def _rename_settings(results: Path) -> None:
+    """Give training keys in records of an earlier version their present names; `study.load` does it in study files."""
+    for old, new in OLD_SETTINGS.items():
+        for path in sorted(results.rglob("*"), reverse=True):  # what is in a folder before the folder
+            if path.suffix == ".json" and path.is_file():
+                text = path.read_text(encoding="utf-8")
+                renamed = re.sub(rf'"(training\.)?{old}"', rf'"\1{new}"', text).replace(f"+{old}=", f"+{new}=")
+                if renamed != text:
+                    path.write_text(renamed, encoding="utf-8")
+            if f"+{old}=" in path.name:
+                path.rename(path.with_name(path.name.replace(f"+{old}=", f"+{new}=")))
 
 
 def _manifest(packed: zipfile.ZipFile, archive: Path) -> Manifest:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import re
+import socket
 import sys
 from collections.abc import Iterator
+from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
+from urllib.request import urlopen
 
 from ..errors import UserError
 from ..results.layout import StudyFolder
@@ -21,10 +25,51 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 SQLITE = "sqlite:///"
+MLFLOW = b"OK"  # what its server answers to `/health`
 # Without `workflowType` MLflow would open its view of language-model traces, which is empty.
-RUNS = "/#/experiments/{}/runs?workflowType=machine_learning&compareRunsMode=CHART"
+RUNS = "/#/experiments/{}/runs?workflowType=machine_learning&compareRunsMode=CHART&viewStateShareKey=policygrain"
 # The MLflow UI shows charts of runs for this kind of experiment, and traces of language models for the other one.
 KIND = ("mlflow.experimentKind", "custom_model_development")
+# The view that this address opens, as MLflow's button "Share" saves it: runs grouped by arm, accuracy first.
+CHARTS = (
+    "test/average",
+    "validation_accuracy",
+    "reward_mean",
+    "entropy_old",
+    "response_length_mean",
+    "clip_fraction_high",
+)
+VIEW = (
+    "mlflow.sharedViewState.policygrain",
+    json.dumps(
+        {
+            "orderByKey": "metrics.`test/average`",
+            "orderByAsc": False,
+            "groupBy": {
+                "aggregateFunction": "average",
+                "groupByKeys": [{"mode": "tag", "groupByData": "arm"}],
+            },
+            "compareRunSections": [{"uuid": "first", "name": "Accuracy", "display": True, "isReordered": True}],
+            "compareRunCharts": [
+                {
+                    "type": "BAR" if metric.startswith("test/") else "LINE",
+                    "uuid": metric,
+                    "metricSectionId": "first",
+                    "metricKey": metric,
+                    "selectedMetricKeys": [metric],
+                    "xAxisKey": "step",
+                    "scaleType": "linear",
+                    "lineSmoothness": 0,
+                    "runsCountToCompare": 20,
+                    "deleted": False,
+                    "isGenerated": False,
+                }
+                for metric in CHARTS
+            ],
+            "isAccordionReordered": True,
+        }
+    ),
+)
 
 
 def tracking_uri(folder: StudyFolder, study: Study) -> str:
@@ -72,11 +117,28 @@ def serve(folder: StudyFolder, study: Study, port: int) -> None:
         raise UserError(f"tracking.uri: MLflow at {redacted(uri)} does not answer ({reason(error, uri)}).") from None
     local = not uri.startswith(("http://", "https://"))
     address = f"http://127.0.0.1:{port}" if local else redacted(uri).rstrip("/")
+    if local and (answer := _answer(port)) is not None:
+        if answer != MLFLOW:
+            raise UserError(f"--port: {port} is used by another program. Choose another, such as --port {port + 1}.")
+        print(f"MLflow is running already: {address}{RUNS.format(experiment)}")
+        return
     print(f"Runs, also while they are trained: {address}{RUNS.format(experiment)}", flush=True)
     if local:
         os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"
         server = f"-m mlflow server --host 127.0.0.1 --port {port} --workers 1 --backend-store-uri".split()
         os.execv(sys.executable, [sys.executable, *server, uri])
+
+
+def _answer(port: int) -> bytes | None:
+    """What a server on this machine answers to `/health`; None if there is none, empty if it is not an HTTP server."""
+    with socket.socket() as probe:
+        if probe.connect_ex(("127.0.0.1", port)):
+            return None
+    try:
+        with urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+            return bytes(answer.read(100))
+    except (OSError, HTTPException):
+        return b""
 
 
 def reason(error: Exception, uri: str) -> str:
@@ -118,17 +180,18 @@ def _experiment(client: MlflowClient, folder: StudyFolder, study: Study) -> str:
         local = client.tracking_uri.startswith("sqlite")
         location = (folder.path.parent / "mlflow-artifacts" / name).resolve().as_uri() if local else None
         note = (
-            f"{study.title or name}. One run per seed; group them by the tag `arm`. The records in the study's folder "
-            "are the original; this is a copy."
+            f"{study.title or name}. One run per seed, with its arm as a tag. The records in the study's folder are "
+            "the original; this is a copy."
         )
         try:
-            tags = dict([KIND, ("mlflow.note.content", note)])
+            tags = dict([KIND, VIEW, ("mlflow.note.content", note)])
             return str(client.create_experiment(name, artifact_location=location, tags=tags))
         except Exception:
             # Created in the meantime by another process, or by a request whose answer was lost.
             experiment = client.get_experiment_by_name(name)
             if experiment is None:
                 raise
-    if KIND[0] not in experiment.tags:
-        client.set_experiment_tag(experiment.experiment_id, *KIND)
+    for key, value in (KIND, VIEW):
+        if experiment.tags.get(key) != value:
+            client.set_experiment_tag(experiment.experiment_id, key, value)
     return str(experiment.experiment_id)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import base64
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from markupsafe import Markup
+
 from ..analysis.claims import decide_study
 from ..analysis.contrasts import contrasts
 from ..analysis.controls import controls
-from ..analysis.wording import abstract, controls_warning
+from ..analysis.wording import abstract
 from ..errors import UserError
 from ..figures import TABLES
 from ..figures.catalogue import FIGURES
@@ -23,11 +26,11 @@ from ..provenance import devices
 from ..results.layout import START
 from ..results.reader import StudyResults
 from ..results.schema import ModelEvaluation
-from ..text import unbroken
+from ..text import markdown_table, unbroken
+from . import overview
 from .html import content_security_policy, render, tables
 
-FIRST, FIRST_OF_OWN = "regimes", "benchmarks"  # the first figure of the report, and that of a study of own methods
-QUESTION = "At what grain should a policy gradient act on a reasoning model: token, block, prefix or sequence?"
+FIRST = "benchmarks"  # the figure of the first screen
 VERSIONS = ("python", "torch", "transformers")
 
 
@@ -37,19 +40,19 @@ def write_report(results: StudyResults, captions: Path, out: Path) -> None:
     ``captions`` is a folder with a file NAME.rst per figure and table. UserError if a figure or table is missing.
     """
     study, folder, label = results.study, results.folder, labels(results.study)
-    effects = contrasts(results)
-    first = FIRST_OF_OWN if any(c.pair.whole for c in effects) else FIRST
-    names = sorted(study.figures, key=lambda name: name != first)
+    evaluated = overview.rows(results) if results.matrix.evaluated else []
+    names = sorted(study.figures, key=lambda name: name != FIRST)
     texts = {name: _read(folder.table(name, ".md")) for name in TABLES}
     texts["findings"] = re.sub(r"^\* .*\n", "", texts["findings"], flags=re.M)  # they are in the abstract
-    texts["claims"], _, undecided = texts["claims"].partition(f"{UNDECIDED}\n")
-    tested = controls(results)
+    texts["claims"], _, inconclusive = texts["claims"].partition(f"{UNDECIDED}\n")
     page = render(
         resources.files(__package__) / "page.html",
         policy=content_security_policy(),
         title=study.title or study.name,
         name=study.name,
-        question=QUESTION,
+        warnings=overview.warnings(results, evaluated),
+        overview=_overview(results, evaluated),
+        comparisons=[unbroken(text) for text in overview.comparisons(results)],
         figures=[
             {
                 "name": name,
@@ -59,17 +62,26 @@ def write_report(results: StudyResults, captions: Path, out: Path) -> None:
             }
             for name in names
         ],
-        abstract=[unbroken(text) for text in abstract(results, decide_study(results), effects, tested, label)],
+        abstract=[
+            unbroken(text)
+            for text in abstract(results, decide_study(results), contrasts(results), controls(results), label)
+        ],
         tables={name: tables(text) for name, text in texts.items()},
-        undecided=tables(undecided),
+        inconclusive=tables(inconclusive),
         captions={name: _caption(captions, name) for name in TABLES},
-        warning=controls_warning(tested),
         protocol=protocol(results),
         provenance=provenance(results),
         cost=cost(results),
         tracked=tracked(results),
     )
     atomic_text(out, page)
+
+
+def _overview(results: StudyResults, evaluated: Sequence[overview.Row]) -> Markup:
+    if not evaluated:
+        return Markup()
+    shown = overview.cells(results, evaluated)
+    return tables(f"{markdown_table(overview.HEADER, shown, 'lr')}\n{overview.note(results, evaluated)}")
 
 
 def _read(path: Path) -> str:

@@ -165,7 +165,7 @@ class StudyResults:
 
     @cached_property
     def added(self) -> list[Run]:
-        """Runs that an earlier version added to the arms of undecided claims; the present version adds none."""
+        """Runs that an earlier version added to the arms of inconclusive claims; the present version adds none."""
         if not had_added_seeds(self.folder.study):
             return []
         planned = run_matrix(self.study)

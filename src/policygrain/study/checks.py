@@ -19,8 +19,10 @@ def check_keys(study: Study) -> None:
     for name in study.methods:
         method(name, study.methods)
     check_instruments(study)
-    if study.controls is not None and CONTROLS in study.experiments:
-        raise UserError(f"experiments.{CONTROLS}: this name is reserved for the runs of `controls`; choose another.")
+    if study.sanity_checks is not None and CONTROLS in study.experiments:
+        raise UserError(
+            f"experiments.{CONTROLS}: this name is reserved for the runs of `sanity_checks`; choose another."
+        )
     for name, experiment in study.experiments.items():
         _check_experiment(name, experiment, study)
     for role, arm in control_arms(study).items():
@@ -28,9 +30,11 @@ def check_keys(study: Study) -> None:
             arm.method(study)
         except UserError as error:
             key = "worse" if role == "worse" else "method"
-            raise UserError(f"controls.{key}: {error}") from error
-    if study.controls is not None and study.controls.worse == study.controls.method:
-        raise UserError(f"controls.worse: {study.controls.worse!r} is also controls.method; choose another method.")
+            raise UserError(f"sanity_checks.{key}: {error}") from error
+    if study.sanity_checks is not None and study.sanity_checks.worse == study.sanity_checks.method:
+        raise UserError(
+            f"sanity_checks.worse: {study.sanity_checks.worse!r} is also sanity_checks.method; choose another method."
+        )
     try:
         distinct([name.lower() for name in run_matrix(study).arms])
     except ValueError as error:
@@ -87,8 +91,11 @@ def _check_updates(settings: Training) -> None:
         raise UserError(
             f"training.warmup_updates: {settings.warmup_updates} is more than the {total} optimizer steps of the run."
         )
-    if settings.ahead >= settings.steps:
-        raise UserError(f"training.ahead: {settings.ahead} must be less than training.steps ({settings.steps}).")
+    if settings.off_policy_steps >= settings.steps:
+        raise UserError(
+            f"training.off_policy_steps: {settings.off_policy_steps} must be less than training.steps "
+            f"({settings.steps})."
+        )
     if settings.sampler_bits is not None and settings.engine == "vllm":
         raise UserError(
             f"training.sampler_bits: {settings.sampler_bits} bits are not supported with vLLM. Set training.engine to "
@@ -129,7 +136,7 @@ def _check_instrument(study: Study, where: str, section: Estimators | Rounds) ->
         if "staleness" in chosen.needs:
             raise UserError(
                 f"{where}.methods: {name!r} needs the age of rollouts (anchor: loglinear), which is not varied here; "
-                "leave it out, or measure it in a run with training.ahead."
+                "leave it out, or measure it in a run with training.off_policy_steps."
             )
         if chosen.n_mtp_heads:
             raise UserError(

@@ -53,12 +53,12 @@ def _planned(study: Study) -> Iterator[Pair]:
 
 
 def _ages(study: Study, matrix: RunMatrix) -> Iterator[Pair]:
-    """The reference with and without `ahead`, with otherwise equal settings: the effect of staleness."""
+    """The reference with and without `off_policy_steps`, with otherwise equal settings: the effect of staleness."""
     by_settings = {(arm.method_name, _training(study, arm)): arm for arm in matrix.arms.values()}
     for name, experiment in study.experiments.items():
         for arm in arms_of(experiment, study):
-            if arm.method_name == experiment.reference and arm.training(study).ahead:
-                fresh = by_settings.get((arm.method_name, _training(study, arm, ahead=0)))
+            if arm.method_name == experiment.reference and arm.training(study).off_policy_steps:
+                fresh = by_settings.get((arm.method_name, _training(study, arm, off_policy_steps=0)))
                 if fresh is not None:
                     yield Pair(name, arm, fresh, experiment.margin)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -17,6 +16,7 @@ from ..errors import UserError, did_you_mean
 from ..merging import merge
 from ..text import shortened
 from .checks import check_credentials, check_keys
+from .runs import OLD_SETTINGS
 from .schema import FigureName, Study
 from .sections import section_of
 
@@ -30,10 +30,11 @@ def load_study(path: Path | str) -> Study:
 def load_recorded_study(path: Path | str) -> Study:
     """The study that results were made from, as recorded with them.
 
-    Keys and figures of earlier versions are ignored, as no result depends on them. `load_study` refuses them.
+    Renamed keys are read under their old names; removed keys and figures, on which no result depends, are ignored.
+    `load_study` refuses them.
     """
     path = Path(path)
-    data = _read(path)
+    data = _with_new_names(_read(path))
     for place in REMOVED:
         *sections, key = place.split(".")
         for section in _sections(data, sections):
@@ -102,8 +103,15 @@ REMOVED = {
     "sequential": "seeds are no longer added after interim analyses. Remove this section, and list all `seeds` at "
     "the start; `policygrain plan STUDY --power RESULTS` estimates how many a comparison needs.",
 }
-# Keys that were renamed in this version, which still reads the old names: old path → new name.
-RENAMED = {"verifier": "grader", "model.warm_start.slip": "error_rate", "model.warm_start_per_seed": "starts"}
+# Keys that were renamed: old path → new name.
+RENAMED = {
+    "verifier": "grader",
+    "controls": "sanity_checks",
+    "model.warm_start.slip": "error_rate",
+    "model.warm_start_per_seed": "starts",
+    "training.ahead": OLD_SETTINGS["ahead"],
+    "experiments.*.vary.ahead": OLD_SETTINGS["ahead"],
+}
 
 
 class _Loader(yaml.SafeLoader):
@@ -144,22 +152,21 @@ def _from_here(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
     return {**data, "tuned_on": relative}
 
 
-def _with_new_names(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """``data`` with the new names of `RENAMED` keys. Prints a message for each."""
-    renamed = dict(data)
+def _with_new_names(data: dict[str, Any]) -> dict[str, Any]:
+    """``data`` with the new names of `RENAMED` keys."""
     for place, new in RENAMED.items():
         *sections, old = place.split(".")
-        for section in _sections(renamed, sections):
-            if old in section and new not in section:
-                value = section.pop(old)
-                section[new] = (None if value else 1) if old == "warm_start_per_seed" else value
-                message = f"{path}: {place} is now called {new!r}; the next version will not read the old name."
-                print(f"policygrain: {message}", file=sys.stderr)
-    return renamed
+        for section in _sections(data, sections):
+            if old == "warm_start_per_seed" and old in section:
+                section[old] = None if section[old] else 1
+            # In their order, which is that of the settings in an arm's name.
+            items = [(new if key == old else key, value) for key, value in section.items()]
+            section.clear()
+            section.update(items)
+    return data
 
 
 def _with_base(data: Mapping[str, Any], path: Path, seen: tuple[Path, ...]) -> Mapping[str, Any]:
-    data = _with_new_names(data, path)
     base = data.get("base")
     if base is None:
         return data
@@ -173,8 +180,10 @@ def _with_base(data: Mapping[str, Any], path: Path, seen: tuple[Path, ...]) -> M
         raise UserError(
             f"{path}: name: a study with a base needs a name of its own; otherwise both would use the same folder."
         )
-    # Experiments are not merged with those of the base.
-    base_data = _with_base(_from_here(_read(base_path), base_path), base_path, (*seen, base_path))
+    # Experiments are not merged with those of the base, whose figures show its own experiments.
+    base_data = dict(_with_base(_from_here(_read(base_path), base_path), base_path, (*seen, base_path)))
+    if "experiments" in data:
+        base_data.pop("figures", None)
     return merge(base_data, data, replace=("experiments",))
 
 
@@ -188,6 +197,8 @@ def _explain(error: Any) -> str:
         *parents, key = error["loc"]
         if (place := next((place for place in REMOVED if fnmatchcase(where, place)), None)) is not None:
             return f"{where}: {REMOVED[place]}"
+        if where in RENAMED:
+            return f"{where}: this key is now called {RENAMED[where]!r}."
         return f"{where}: unknown key.{did_you_mean(str(key), _keys_at(parents))}"
     if error["type"] == "missing":
         return f"{where}: this key is missing."

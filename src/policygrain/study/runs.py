@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 CONTROLS = "controls"  # the name of the controls among the experiments
+OLD_SETTINGS = {"ahead": "off_policy_steps"}  # training keys that were renamed
 START = "start"  # the name of the initial models among the arms that are evaluated
 
 
@@ -45,6 +46,8 @@ class Arm:
             return Training.model_validate({**study.training.model_dump(), **dict(self.settings)})
         except ValidationError as error:
             key = ".".join(str(part) for part in error.errors()[0]["loc"])
+            if key in OLD_SETTINGS:
+                raise UserError(f"vary.{key}: this key is now called {OLD_SETTINGS[key]!r}.") from error
             hint = did_you_mean(key, Training.model_fields) if key not in Training.model_fields else ""
             raise UserError(f"vary.{key}: {error.errors()[0]['msg']}.{hint}") from error
 
@@ -114,23 +117,23 @@ def arms_of(experiment: Experiment, study: Study) -> list[Arm]:
 
 def control_arms(study: Study) -> dict[str, Arm]:
     """The arms of the controls by role: the others are compared with `baseline`; empty without controls."""
-    if study.controls is None:
+    if study.sanity_checks is None:
         return {}
-    name = study.controls.method
+    name = study.sanity_checks.method
     return {
         "baseline": Arm(name),
         "other_seeds": Arm(name, (("sampling_seed", study.training.sampling_seed + 1),)),
         "shuffled_rewards": Arm(name, (("shuffle_rewards", True),)),
         "zero_learning_rate": Arm(name, (("learning_rate", 0.0),)),
-        "worse": Arm(study.controls.worse),
+        "worse": Arm(study.sanity_checks.worse),
     }
 
 
 def run_matrix(study: Study) -> RunMatrix:
     """All arms and runs of a study, each once, in the order of its experiments, then its controls."""
     parts = {name: (arms_of(experiment, study), experiment.seeds) for name, experiment in study.experiments.items()}
-    if study.controls is not None:
-        parts[CONTROLS] = [*control_arms(study).values()], study.controls.seeds
+    if study.sanity_checks is not None:
+        parts[CONTROLS] = [*control_arms(study).values()], study.sanity_checks.seeds
     arms: dict[str, Arm] = {}
     for arm in (arm for part_arms, _ in parts.values() for arm in part_arms):
         arms.setdefault(arm.name, arm)

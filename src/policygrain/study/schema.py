@@ -334,10 +334,10 @@ class Training(Section):
         ge=2,
         le=8,
     )
-    ahead: int = key(
+    off_policy_steps: int = key(
         "run",
         0,
-        "batches sampled ahead; each is trained on this many steps after it was sampled, off-policy",
+        "age of the rollouts: each batch is trained on this many steps after it was sampled",
         ge=0,
         le=1000,
     )
@@ -482,15 +482,15 @@ class Rounds(Section):
 
 
 class Controls(Section):
-    """Controls: four arms with a known outcome.
+    """Sanity checks (negative and positive controls): four arms with a known outcome.
 
     The method with other sampling seeds (must not differ), with rewards shuffled within groups and with a learning rate
     of 0 (must not learn), and a method known to be worse (must be found worse).
     """
 
-    method: str = key("figures", ..., "method of the controls")
+    method: str = key("figures", ..., "method of the sanity checks")
     worse: str = key("figures", ..., "a method known to be worse, such as one with a poor clip")
-    seeds: Several[Seed] | None = key("figures", None, "seeds of the control runs; null: the seeds of the study")
+    seeds: Several[Seed] | None = key("figures", None, "seeds of their runs; null: the seeds of the study")
 
 
 class Tracking(Section):
@@ -560,7 +560,7 @@ class Study(Section):
     rounds: Rounds | None = Field(
         None, description="one round of updates by each method from the same rollouts; null: not measured"
     )
-    controls: Controls | None = Field(
+    sanity_checks: Controls | None = Field(
         None, description="runs whose outcome is known, which show whether the study can be trusted; null: none"
     )
     figures: Annotated[list[FigureName], AfterValidator(distinct)] = key(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -71,18 +72,32 @@ def build_start_model(study: Study, seed: int, data: DataFolder, out: StartFolde
 def ensure_start_model(study: Study, seed: int, data: DataFolder, out: StartFolder) -> None:
     """Build the initial model unless ``out`` already contains the one of this study, seed and training data.
 
+    If a study beside this one has it, it is copied from there.
+
     UserError if ``out`` contains anything other than an initial model of this pipeline, because it would be lost.
     """
     if out.record.exists():
-        record = start_model(out)
-        if record.settings == _made_from(study, seed, data) and record.digest == digests.of_model(out.path):
+        if _is_model(out, study, seed, data):
             return
     elif out.path.exists() and any(out.path.iterdir()):
         raise UserError(
             f"{out.path}: contains files but no {out.record.name}, so it is not an initial model made by "
             "policygrain. Choose another folder, or remove this one."
         )
+    for other in out.of_other_studies():
+        with suppress(UserError, OSError):  # damaged, of another version, or removed meanwhile
+            if _is_model(other, study, seed, data):
+                with model_folder(out.path, again="it copies the initial model") as folder:
+                    shutil.copytree(other.path, folder, ignore=shutil.ignore_patterns(out.evaluation.path.name))
+                if _is_model(out, study, seed, data):
+                    return
     build_start_model(study, seed, data, out)
+
+
+def _is_model(folder: StartFolder, study: Study, seed: int, data: DataFolder) -> bool:
+    """Whether ``folder`` has the initial model of this study, seed and training data, undamaged."""
+    record = start_model(folder)
+    return record.settings == _made_from(study, seed, data) and record.digest == digests.of_model(folder.path)
 
 
 def _made_from(study: Study, seed: int, data: DataFolder) -> dict[str, Any]:

@@ -97,7 +97,7 @@ class Steps:
                 f"or remove its folder and set training.compute to {state.compute}."
             )
         self.log = MetricsLog(self.run, resume_at=state.step)
-        if state.step == 0 and settings.updates_of_batch == 1 and not settings.ahead and is_rank_0():
+        if state.step == 0 and settings.updates_of_batch == 1 and not settings.off_policy_steps and is_rank_0():
             print(f"{path}: {ON_POLICY}", file=sys.stderr)
         name, left = f"{path.parent.name} {path.name}", range(state.step, settings.steps)
         self._progress = Progress(left, name, settings.steps, state.step, silent=not is_rank_0())
@@ -117,13 +117,13 @@ class Steps:
         return self.current
 
     def sample(self) -> None:
-        """Sample batches until one waits for this step and for each of the next `training.ahead` steps.
+        """Sample batches until one waits for this step and for each of the next `training.off_policy_steps` steps.
 
         A batch has graded groups of responses, and log-probabilities under the policy that sampled it, which is the
         old policy of its ratios.
         """
         state, settings = self.state, self.settings
-        ages = range(len(state.waiting), min(settings.ahead + 1, settings.steps - state.step))
+        ages = range(len(state.waiting), min(settings.off_policy_steps + 1, settings.steps - state.step))
         if not ages:
             return
         batches = collect_batches(self.collector, self.policy, self.method, self.clock, state.position, ages)
@@ -153,8 +153,8 @@ class Steps:
         state.totals["tokens"] += rollouts.tokens
         state.totals["samples"] += rollouts.sampled * settings.group
         state.totals["seconds"] += seconds
-        if settings.ahead:
-            metrics["staleness"] = float(min(step, settings.ahead))  # steps since the batch was sampled
+        if settings.off_policy_steps:
+            metrics["staleness"] = float(min(step, settings.off_policy_steps))  # steps since the batch was sampled
         row = {"step": step, "sampled_accuracy": rollouts.sampled_accuracy, **metrics, **_over_updates(updates)}
         self.log.metrics(row | self._held_out | state.counts)
         used = {**self.clock.report(rollouts.tokens), **gpu_use(), "total_seconds": state.totals["seconds"]}

@@ -1,0 +1,170 @@
+"""The overview of a study: what is wrong with all of it, a table of its arms, and a sentence per comparison."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..analysis import Estimate, accuracy, measures
+from ..analysis.contrasts import Contrast, contrasts
+from ..analysis.controls import controls
+from ..analysis.verdicts import holm
+from ..analysis.wording import controls_warning, pair_text, points_text, regime_text
+from ..errors import UserError
+from ..figures.catalogue import evaluated_headline
+from ..figures.labels import labels, name_of
+from ..results.layout import START
+from ..results.reader import StudyResults
+from ..study.comparable import different_parts
+from ..text import columns, shortened
+
+LINES, WIDTH = 15, 80  # of the terminal's last screen
+HEADER = ("accuracy in percent", "sampled", "greedy", "tokens")
+
+
+class Row(NamedTuple):
+    """An evaluated arm: accuracy over the benchmarks, and tokens per sampled response."""
+
+    arm: str
+    sampled: Estimate
+    greedy: Estimate | None
+    tokens: float
+
+
+def rows(results: StudyResults) -> list[Row]:
+    """The initial model, then the arms of the experiments that are evaluated, in their order."""
+    evaluated = [name for name, experiment in results.study.experiments.items() if experiment.evaluate]
+    arms = dict.fromkeys(arm for name in evaluated for arm in results.arms(name))
+    return [_row(results, arm) for arm in (START, *arms)]
+
+
+def _row(results: StudyResults, arm: str) -> Row:
+    unit = measures.unit_of(results.study)
+
+    def mean(column: str) -> Estimate:
+        return accuracy([results.scores(arm, b, column=column) for b in results.benchmarks], unit)
+
+    table = results.evaluations[results.evaluations["arm"] == arm]
+    tokens = float(table["tokens"].sum() / (table["n"] * table["problems"]).sum())
+    return Row(arm, mean("per_problem"), None if table["greedy"].isna().any() else mean("greedy"), tokens)
+
+
+def cells(results: StudyResults, shown: Sequence[Row]) -> list[list[str]]:
+    """The rows as text under `HEADER`."""
+    among = [row.arm for row in shown]
+    return [
+        [name_of(results, row.arm, among), _percent(row.sampled), _percent(row.greedy), f"{row.tokens:.0f}"]
+        for row in shown
+    ]
+
+
+def _percent(estimate: Estimate | None) -> str:
+    """`27.5 ± 1.8`: the mean, and the larger half of its interval."""
+    if estimate is None:
+        return ""
+    half = max(estimate.high - estimate.mean, estimate.mean - estimate.low)
+    return f"{100 * estimate.mean:.1f}\u00a0±\u00a0{100 * half:.1f}" if estimate.n > 1 else f"{100 * estimate.mean:.1f}"
+
+
+def note(results: StudyResults, shown: Sequence[Row]) -> str:
+    """What the numbers of the table are."""
+    estimate = shown[0].sampled
+    over = f"± 95% over {estimate.n} {estimate.unit}" if estimate.n > 1 else f"of one {estimate.unit[:-1]}"
+    benchmarks = f"{len(results.benchmarks)} benchmarks" if len(results.benchmarks) > 1 else results.benchmarks[0]
+    return f"Mean of {benchmarks}, {over}; tokens per sampled response."
+
+
+def warnings(results: StudyResults, shown: Sequence[Row]) -> list[str]:
+    """Why nothing can be concluded: nothing was ever right, nothing has learned, or a sanity check failed."""
+    texts = [controls_warning(controls(results))]
+    trained = [row.arm for row in shown if row.arm != START]
+    if not any(row.sampled.mean or (row.greedy and row.greedy.mean) for row in shown):
+        texts.append(
+            "No response of any model was ever correct. Read some (`policygrain show` on a run's folder): the initial "
+            "model may be too weak, or the prompt and `extraction` may not fit it."
+        )
+    elif trained and not any(_has_learned(results, arm) for arm in trained):
+        texts.append(
+            "Nothing has learned: no method is shown to be more accurate than the initial model. The steps, the "
+            "learning rate or the seeds may be too few."
+        )
+    return [text for text in texts if text]
+
+
+def _has_learned(results: StudyResults, arm: str) -> bool:
+    try:
+        changes = [measures.accuracy_difference(results, arm, START, column=column) for column in _columns(results)]
+    except UserError:  # no seed in common
+        return False
+    return any(d.low > 0 if d.n > 1 else d.mean > 0 for d in changes)
+
+
+def _columns(results: StudyResults) -> list[str]:
+    return ["per_problem"] if results.evaluations["greedy"].isna().any() else ["per_problem", "greedy"]
+
+
+def comparisons(results: StudyResults) -> list[str]:
+    """A sentence per comparison, those that are significant first; without any, the headline's methods as wholes."""
+    return [_sentence(results, c) for c in _compared(results)] or _whole_methods(results)
+
+
+def _compared(results: StudyResults) -> list[Contrast]:
+    return sorted(contrasts(results), key=lambda c: (not c.decided, c.pair.whole, c.p))
+
+
+def _arms_of_first(results: StudyResults) -> list[str]:
+    return [arm.name for c in _compared(results)[:1] for arm in (c.pair.reference, c.pair.arm)]
+
+
+def _sentence(results: StudyResults, c: Contrast) -> str:
+    study, label = results.study, labels(results.study)
+    settings = regime_text(tuple((key, getattr(c.pair.arm.training(study), key)) for key, _ in c.pair.arm.settings))
+    where = f" ({settings})" if c.pair.arm.settings else ""
+    found = f"p = {c.p:.2g}, {'significant' if c.decided else 'inconclusive'}"
+    if c.identical or c.area.n < 2:
+        found = "identical" if c.identical else f"one {c.area.unit[:-1]}, so there is no interval"
+    finals = [f"{points_text(d)} {name}" for name, d in (("sampled", c.sampled), ("greedy", c.greedy)) if d]
+    final = f"; final accuracy {', '.join(finals)}" if finals else ""
+    return f"{pair_text(study, c.pair, label)}{where}: {points_text(c.area)} points in training ({found}){final}."
+
+
+def _whole_methods(results: StudyResults) -> list[str]:
+    """The headline's methods minus its first one, in final accuracy; they may differ in several parts."""
+    first, *others = evaluated_headline(results.study) or [""]
+    label, arms, texts = labels(results.study), results.matrix.arms, []
+    differences = [measures.accuracy_difference(results, other, first) for other in others]
+    for other, d, p in zip(others, differences, holm([d.p for d in differences]), strict=True):
+        parts = different_parts(*(arms[arm].method(results.study) for arm in (other, first)))
+        found = f"p = {p:.2g}, {'significant' if p < 0.05 else 'inconclusive'}" if d.n > 1 else f"one {d.unit[:-1]}"
+        texts.append(
+            f"{label(other)} − {label(first)}: {points_text(d)} points of final accuracy ({found}); whole methods, "
+            f"which differ in {', '.join(parts)}."
+        )
+    return texts
+
+
+def screen(results: StudyResults) -> str:
+    """The overview for a terminal: at most 15 lines of 80 columns."""
+    try:
+        everything = rows(results)
+    except UserError:  # no model was evaluated
+        everything = []
+    head = [text for warning in warnings(results, everything) for text in textwrap.wrap(warning, WIDTH)]
+    tail = [f"Report: {results.folder.report}    All runs: make ui"]
+    compared = [textwrap.wrap(text, WIDTH) for text in comparisons(results)] or [[]]
+    if not everything:
+        return "\n".join([*head, *compared[0], *tail])
+    room = LINES - len(head) - len(compared[0]) - len(tail) - 3  # the header, and two lines of notes
+    # The headline first, then the arms of the comparison.
+    names = [START, *evaluated_headline(results.study), *_arms_of_first(results)]
+    places = {name: place for place, name in reversed([*enumerate(names)])}
+    wanted = max(2, min(room, len(places) if len(compared) > 1 else room))
+    chosen = sorted(everything, key=lambda row: places.get(row.arm, len(names)))[:wanted]
+    more = len(everything) - len(chosen)
+    table = columns([[shortened(name, 44), *numbers] for name, *numbers in cells(results, chosen)], HEADER, "lr")
+    notes = textwrap.wrap(note(results, chosen) + (f" {more} more arms are in the report." if more else ""), WIDTH)
+    lines = [*head, *table, *notes]
+    for text in compared:
+        lines += text if len(lines) + len(text) + len(tail) <= LINES else []
+    return "\n".join([*lines, *tail]).replace("\u00a0", " ")

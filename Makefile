@@ -10,7 +10,7 @@ FLAVOUR ?= $(if $(shell command -v nvidia-smi),gpu,cpu)
 LOCK := requirements/$(FLAVOUR).lock
 PYTEST = $(BIN)/python -m pytest -n $(CORES) --dist loadfile --no-loadscope-reorder
 
-.PHONY: setup setup-verl model-smollm2 all engines replicate figures test test-fast test-optional test-slurm test-trl test-verl test-release test-all test-oldest test-peers test-skyrl ci lint ui docs docs-tables publish pages clean schema lock
+.PHONY: setup setup-verl model-smollm2 all engines replicate figures test test-fast test-optional test-slurm test-trl test-gpu test-verl test-release test-all test-oldest test-peers test-skyrl ci lint ui docs docs-tables publish pages clean schema lock
 
 setup: .venv/.$(FLAVOUR)-ready
 
@@ -69,6 +69,10 @@ test-slurm: setup
 # Runs by TRL, in one and in several processes.
 test-trl: setup
 	$(PYTEST) -m "trl and not release"
+
+# On a GPU: the tests of the modules that compute, a small study with vLLM, `evaluate-model`, a small study by TRL.
+test-gpu: setup
+	$(BIN)/python tests/gpu.py
 
 # A whole run by verl.
 test-verl: .venv-verl/.ready

@@ -86,7 +86,7 @@ class Coin:
         self.draw = random.Random(0)
 
     def grade(self, golds: Any, responses: Any, options: Any = None, ids: Any = None) -> list[Outcome]:
-        return ["correct" if self.draw.random() < 0.5 else "wrong" for _ in responses]
+        return ["correct" if self.draw.random() < 0.5 else "incorrect" for _ in responses]
 
 
 class InTurn(PromptStream):

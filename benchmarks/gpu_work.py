@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
@@ -25,7 +25,7 @@ class Work(NamedTuple):
     natural: bool = False
     updates: int = 4
 
-    def settings(self, device: str, engine: str, steps: int, checkpoint_every: int = 1000) -> Training:
+    def settings(self, device: str, engine: Any, steps: int, checkpoint_every: int = 1000) -> Training:
         return Training(
             steps=steps,
             prompts_per_step=self.prompts,
@@ -102,11 +102,12 @@ def start_folder(folder: Path, shape: str, work: Work) -> str:
     return str(path)
 
 
-def published_case(device: str) -> tuple[torch.nn.Module, int]:
+def published_case(device: str) -> tuple[Qwen3ForCausalLM, int]:
     """The model and the tokens of a row of prime-rl's published case: Qwen3-0.6B, 16,384 tokens."""
     sizes = (1024, 3072, 28, 16, 8, 128, 151936) if device == "cuda" else (64, 128, 2, 2, 1, 32, 8192)
     names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
-    config = Qwen3Config(**dict(zip((*names, "head_dim", "vocab_size"), sizes, strict=True)), tie_word_embeddings=True)
+    shape: dict[str, Any] = dict(zip((*names, "head_dim", "vocab_size"), sizes, strict=True))
+    config = Qwen3Config(**shape, tie_word_embeddings=True)
     torch.manual_seed(0)
     with torch.device(device):
         return Qwen3ForCausalLM(config), 16384 if device == "cuda" else 256

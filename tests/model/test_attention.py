@@ -113,7 +113,7 @@ def test_layers_in_autocast_give_the_flash_call_one_precision(monkeypatch: pytes
         assert Varlen.of(*made, CPU)(q, k, v, None).shape == (1, 5, 4, 16)
 
 
-@pytest.mark.skipif(PLACE.type != "cuda", reason="no GPU is here: `make test-gpu` runs this")
+@pytest.mark.needs("gpu")
 @pytest.mark.parametrize("kv_heads", [12, 2])
 def test_the_kernel_of_a_gpu_is_as_exact_as_its_precision(kv_heads: int) -> None:
     """Against spans in float64, beside spans in bfloat16; an empty response is among them."""

@@ -60,6 +60,12 @@ def _compiler() -> str | None:
     return None if shutil.which("g++") else "torch.compile needs a C++ compiler (apt-get install g++)"
 
 
+def _gpu() -> str | None:
+    import torch
+
+    return None if torch.cuda.is_available() else "torch sees no GPU (make test-gpu runs this on one)"
+
+
 def _namespaces() -> str | None:
     forbid = "echo 0 > /proc/sys/user/max_user_namespaces"
     command = ["unshare", "--user", "--map-root-user", "sh", "-c", forbid]
@@ -93,6 +99,7 @@ _ASKED = {
     "bubblewrap": _bubblewrap,
     "chromium": _chromium,
     "compiler": _compiler,
+    "gpu": _gpu,
     "namespaces": _namespaces,
     "problem sets": _problem_sets,
     "slurm": slurm.missing,

@@ -17,7 +17,6 @@ from policygrain.train.rollout_batch import TrainingBatch
 from policygrain.train.update import minibatches, update
 
 from ..support.batches import METHODS
-from ..support.device import PLACE
 from ..support.small import small_study, train_small
 from ..support.training_batches import random_batch
 
@@ -54,7 +53,7 @@ def test_a_step_does_not_depend_on_how_it_is_split_padded_or_ordered(name: str, 
             assert same[key] == pytest.approx(value, rel=1e-4, abs=1e-6), (what, key)
 
 
-@pytest.mark.skipif(PLACE.type != "cuda", reason="no GPU is here: `make test-gpu` runs this")
+@pytest.mark.needs("gpu")
 @pytest.mark.parametrize("name", ["grpo", "tepo", "mpo", "gspo"])
 def test_an_update_on_a_gpu_is_the_same_bit_for_bit(name: str, made: tuple[Path, Path]) -> None:
     """In bfloat16 passes, with the flash kernel, many tokens and shared prompts: what resuming a run needs."""

@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import PrinterCallback, Trainer, TrainerCallback
 
+from ..model.attention import to_device
 from ..model.device import device
 from ..model.logprobs import TokenScores
 from ..model.sequences import Sequences, pack
@@ -104,12 +105,13 @@ class StudyTrainer(GRPOTrainer):
     def _nothing(self, model: Any) -> Tensor:
         """A loss of 0 for a process without responses, which must take part in the forward passes of sharded models."""
         tokenizer = self.study.policy.tokenizer
-        sequences = pack([[tokenizer.eos_token_id]], [[tokenizer.eos_token_id]], tokenizer.pad_token_id, device())
+        sequences = pack([[tokenizer.eos_token_id]], [[tokenizer.eos_token_id]], tokenizer.pad_token_id)
         return self._scores(model, sequences).log_probs.sum() * 0.0
 
     # ---- scores ----
 
     def _scores(self, model: Any, sequences: Sequences, entropy_gradient: bool = False) -> TokenScores:
+        sequences = Sequences(*to_device(sequences, device()))
         prompts, prompt_mask = (x[sequences.prompt_of] for x in (sequences.prompts, sequences.prompt_mask))
         log_probs, entropy, _ = self._get_per_token_logps_and_entropies(
             model,
@@ -130,7 +132,7 @@ class StudyTrainer(GRPOTrainer):
         (number, count), settings = ranks(), self.study_settings
         order = sequences.mask.sum(1).argsort(stable=True)
         passes = math.ceil(len(order) / count / max(1, settings.micro_batch_tokens // settings.max_tokens))
-        whole = [torch.zeros(sequences.mask.shape, device=sequences.ids.device) for _ in range(2)]
+        whole = [torch.zeros(sequences.mask.shape, device=device()) for _ in range(2)]
         with torch.no_grad():
             for rows in order[number::count].tensor_split(passes):
                 part = sequences.rows(rows if len(rows) else order[:1])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from inspect import signature
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -94,8 +94,8 @@ class Varlen:
         place_in_sequence = torch.arange(int(total.sum())) - (total.cumsum(0) - total)[sequence]
         start = torch.where(place_in_sequence < read[sequence], read_first[sequence], (first - read)[sequence])
         queries_end, keys_end = (F.pad(x.cumsum(0), (1, 0)).to(torch.int32) for x in (own, total))
-        tensors = to_device((start + place_in_sequence, queries_end, keys_end), place)
-        return cls(*tensors, longest=(int(own.max()), int(total.max())))
+        keys, queries_end, keys_end = to_device((start + place_in_sequence, queries_end, keys_end), place)
+        return cls(keys, queries_end, keys_end, (int(own.max()), int(total.max())))
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
         """[1, heads, row, size] each, keys and values perhaps with fewer heads → [1, row, heads, size]."""
@@ -137,8 +137,8 @@ def flash(
     how: dict[str, Any] = {"scale": scale, "window_size": (-1, 0)}
     if "enable_gqa" in signature(varlen_attn).parameters:  # since torch 2.12; before it fewer key heads need no flag
         how["enable_gqa"] = True
-    out: Tensor = varlen_attn(query, key, value, queries_end, keys_end, *longest, **how)
-    return out
+    out: Any = varlen_attn(query, key, value, queries_end, keys_end, *longest, **how)
+    return cast(Tensor, out)
 
 
 def to_device(tensors: Iterable[Tensor], place: torch.device) -> list[Tensor]:

@@ -64,7 +64,8 @@ def fuse_layers(model: PreTrainedModel, by_liger: bool | None = None) -> None:
         norm.forward = partial(
             lambda n, x: LigerRMSNormFunction.apply(x, n.weight, n.variance_epsilon, 0.0, "llama", False), norm
         )
-    for layer in model.base_model.layers:
+    decoder: Any = model.base_model
+    for layer in decoder.layers:
         layer.mlp.forward = partial(
             lambda m, x: m.down_proj(LigerSiLUMulFunction.apply(m.gate_proj(x), m.up_proj(x))), layer.mlp
         )

@@ -52,8 +52,8 @@ class Packed:
         # The first response token is predicted by the prompt's last token, each other one by the one before it.
         last = prompts.gather(1, prompt_lengths.unsqueeze(1) - 1)[prompt_of]
         predicts = torch.cat([last, responses], 1)[sequences.mask]
-        rows = to_device((ids.unsqueeze(0), torch.cat(positions).unsqueeze(0), predicts), place)
-        return cls(*rows, attention=kind.of(prompt_lengths, response_lengths, prompt_of, place))
+        inputs = to_device((ids.unsqueeze(0), torch.cat(positions).unsqueeze(0), predicts), place)
+        return cls(inputs[0], inputs[1], inputs[2], kind.of(prompt_lengths, response_lengths, prompt_of, place))
 
 
 def packed_hidden(model: PreTrainedModel, sequences: Sequences) -> Tensor:

@@ -218,7 +218,7 @@ def open_collector(
 def tokens_at_once(problems: list[Problem], renderer: PromptRenderer, settings: Training) -> int:
     """Tokens of a step's prompts and responses, if all were as long as the longest; prompts by some of the problems."""
     prompts = [len(renderer.ids(p.problem, bool(p.options.tests))) for p in problems[:256]]
-    sequences = min(settings.prompts_per_step * settings.group * (settings.ahead + 1), MAX_SEQUENCES)
+    sequences = min(settings.prompts_per_step * settings.group * (settings.off_policy_steps + 1), MAX_SEQUENCES)
     return sequences * (2 * max(prompts) + settings.max_tokens)
 
 

@@ -49,7 +49,7 @@ def fixed_order() -> Iterator[None]:
         yield
         return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.utils.deterministic.fill_uninitialized_memory = False  # costs a pass over every new tensor
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # costs a pass over every new tensor
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         yield

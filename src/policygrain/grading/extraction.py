@@ -10,11 +10,20 @@ from ..errors import UserError, did_you_mean
 
 # A box without braces is read if its content is one number or letter and nothing continues it: `\boxed 5`.
 _BRACES = re.compile(
-    r"\\boxed\s*\{|[{}]|\\boxed(?:\s*(?P<number>-?\d+(?:\.\d+)?)|\s+(?P<letter>[A-Za-z]))"
+    r"\\(?:boxed|fbox|framebox)\s*\{|[{}]|\\boxed(?:\s*(?P<number>-?\d+(?:\.\d+)?)|\s+(?P<letter>[A-Za-z]))"
     r"(?=\s*(?:$|[$,;)\]]|\.(?!\d)|\\[)\]]|\\text(?![a-z])))"
 )
-# Text between boxes that are one list: `\boxed{1}$, $\boxed{2}$ \text{ and } \boxed{3}`.
-_BETWEEN = re.compile(r"(?:[\s$,;&]|\\[,;!() ]|\\q?quad|\\(?:text|mbox|textnormal)\s*\{[\s,]*(?:and|or)?\s*\}|and|or)*")
+# Text between boxes that are one list: `\boxed{1}$, $\boxed{2}$ \text{ and } x_3 = \boxed{3}`.
+_BETWEEN = re.compile(
+    r"(?:[\s$,;&*]|\\[,;!()\[\] ]|\\q?quad|\\(?:text|mbox|textnormal)\s*\{[\s,]*(?:and|or)?\s*\}|and|or"
+    r"|[A-Za-z](?:_\w|_\{\w+\})?\s*[=:]|\d[.)])*"
+)
+# Marks of a model's thoughts. A response in which the last one is an opening mark ended while the model was thinking.
+_THOUGHT = re.compile(
+    r"(?P<opening><(?:think(?:ing)?|thought|reasoning)>|<\|begin_of_thought\|>|\[THINK\]|◁think▷)"
+    r"|</(?:think(?:ing)?|thought|reasoning)>|<\|end_of_thought\|>|\[/THINK\]|◁/think▷"
+)
+_EMPHASIS = re.compile(r"(?<!\w)(\*{1,3}|__|`)(?=\S)([^*`\n]+)(?<=\S)\1(?!\w)")  # of Markdown; not in `2**10`
 _ANSWER_LINE = re.compile(r"(?i)answer\s*:\s*([^\n]+)")
 _FORMULA = re.compile(r"(?<!\\)\$([^$]+)(?<!\\)\$")
 _LAST_NUMBER = re.compile(r"-?\d*\.?\d+")
@@ -29,7 +38,7 @@ class Box(NamedTuple):
 
 
 def boxed(text: str) -> str | None:
-    r"""The content of the last complete `\boxed{…}` or `\boxed 5`, or None."""
+    r"""The content of the last `\boxed{…}` or `\boxed 5`, or None if there is none or it is not closed."""
     boxes = _boxes(text)
     if not boxes:
         return None
@@ -67,8 +76,8 @@ def last_box(text: str) -> str | None:
 
 
 def _boxes(text: str) -> list[Box]:
-    """All complete boxes, in one pass over the text."""
-    if "\\boxed" not in text:
+    """All boxes, in one pass over the text; none if the last one is not closed: a response ended in it."""
+    if "box" not in text:
         return []
     boxes = []
     stack: list[tuple[int, int] | None] = []  # open braces: (start, begin) of a box, None otherwise
@@ -80,7 +89,12 @@ def _boxes(text: str) -> list[Box]:
             boxes.append(Box(match.start(), match.start(token), match.end()))
         else:
             stack.append((match.start(), match.end()) if len(match.group()) > 1 else None)
-    return boxes
+    return boxes if max(boxes, default=(-1,)) > max(filter(None, stack), default=(-1,)) else []
+
+
+def without_emphasis(text: str) -> str:
+    """``text`` without Markdown's marks of bold and italic text and of code: `**73**` is `73`."""
+    return _EMPHASIS.sub(r"\2", text)
 
 
 def _from_boxes(text: str, list_answer: bool) -> str | None:
@@ -89,7 +103,7 @@ def _from_boxes(text: str, list_answer: bool) -> str | None:
 
 def _from_answer_line(text: str, list_answer: bool) -> str | None:
     """DAPO's reward (verl's `math_dapo`): the last line `Answer: …` within the last 300 characters."""
-    lines = _ANSWER_LINE.findall(text[-300:])
+    lines = _ANSWER_LINE.findall(without_emphasis(text[-300:]))
     if not lines:
         return None
     line = lines[-1].strip()
@@ -98,6 +112,18 @@ def _from_answer_line(text: str, list_answer: bool) -> str | None:
         formulas = _FORMULA.findall(line)
         content = formulas[0] if len(formulas) == 1 else line
     return content.strip().removesuffix(".") or None
+
+
+def _from_hashes(text: str, list_answer: bool) -> str | None:
+    """The rest of the last line with `####`: the form of GSM8K's solutions."""
+    return text.rpartition("####")[2].partition("\n")[0].strip() or None if "####" in text else None
+
+
+def _from_answer_tag(text: str, list_answer: bool) -> str | None:
+    """The content of the last `<answer>…</answer>`; a box in it counts alone."""
+    before, opening, _ = text.rpartition("</answer>")
+    content = before.rpartition("<answer>")[2].strip() if opening and "<answer>" in before else ""
+    return _from_boxes(content, list_answer) or content or None
 
 
 def _from_qwen_math(text: str, list_answer: bool) -> str | None:
@@ -131,6 +157,8 @@ def _qwen_box(rest: str) -> str:
 PROTOCOLS: dict[str, Callable[[str, bool], str | None]] = {
     "boxed": _from_boxes,
     "answer_line": _from_answer_line,
+    "hashes": _from_hashes,
+    "answer_tag": _from_answer_tag,
     "qwen_math": _from_qwen_math,
 }
 
@@ -145,7 +173,10 @@ def check_protocol(protocol: str) -> str:
 def extract(text: str, protocol: str = "boxed", list_answer: bool = False) -> str | None:
     r"""The answer in a response, or None. Raises UserError if there is no such protocol.
 
-    `boxed`: the last complete `\boxed{…}`, with ``list_answer`` together with the boxes adjacent to it;
-    `answer_line`: the last line `Answer: …`; `qwen_math`: a sentence, a box or the last number (Qwen2.5-Math).
+    `boxed`: the last `\boxed{…}`, with ``list_answer`` together with the boxes adjacent to it; `answer_line`: the last
+    line `Answer: …`; `hashes`: after the last `####`; `answer_tag`: the last `<answer>…</answer>`; `qwen_math`: a
+    sentence, a box or the last number (Qwen2.5-Math). A response that ended while the model was thinking has none.
     """
-    return PROTOCOLS[check_protocol(protocol)](text, list_answer)
+    find = PROTOCOLS[check_protocol(protocol)]
+    *_, last = [None, *_THOUGHT.finditer(text)]
+    return None if last and last["opening"] else find(text, list_answer)

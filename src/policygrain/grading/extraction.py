@@ -23,7 +23,7 @@ _THOUGHT = re.compile(
     r"(?P<opening><(?:think(?:ing)?|thought|reasoning)>|<\|begin_of_thought\|>|\[THINK\]|◁think▷)"
     r"|</(?:think(?:ing)?|thought|reasoning)>|<\|end_of_thought\|>|\[/THINK\]|◁/think▷"
 )
-_EMPHASIS = re.compile(r"(?<!\w)(\*{1,3}|__|`)(?=\S)([^*`\n]+)(?<=\S)\1(?!\w)")  # of Markdown; not in `2**10`
+_EMPHASIS = re.compile(r"(?<![\w)])(\*{1,3}|__|`)(?=\S)([^*`\n]+)(?<=\S)\1(?![\w(])")  # of Markdown; not in `2**10`
 _ANSWER_LINE = re.compile(r"(?i)answer\s*:\s*([^\n]+)")
 _FORMULA = re.compile(r"(?<!\\)\$([^$]+)(?<!\\)\$")
 _LAST_NUMBER = re.compile(r"-?\d*\.?\d+")

@@ -217,6 +217,53 @@ def both_signs(items: list[str]) -> list[str]:
     return expanded
 
 
+_FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|log|ln|exp|max|min|gcd|lcm|det|sqrt|pi"
+_FUNCTION_NAME = re.compile(
+    rf"\\text ?\{{ ?({_FUNCTIONS}) ?\}}|(?<![A-Za-z\\])(?<!_\{{)(?<!name\{{)({_FUNCTIONS})(?![A-Za-z])"
+)
+_TEXT = r"\\text ?\{[A-Za-z .]*\}"
+# Words, or what looks like them: names of environments, subscripts and other commands are left alone.
+_WORDS = re.compile(
+    rf"(?P<words>(?:{_TEXT}|(?<!\\)[A-Za-z]+)(?: *(?:{_TEXT}|(?<![A-Za-z])[A-Za-z]+))*)(?P<power> ?\^)?"
+    r"|\\(?:text|begin|end|mathbb|operatorname) ?\{[^{}]*\}|_ ?\{[^{}]*\}|\\[a-zA-Z]+"
+)
+_ROMAN = frozenset("IVXLCDM")
+
+
+def is_word(letters: str, alone: bool = False) -> bool:
+    """Whether ``letters`` are a word, not a product of variables such as `xyz`, `ab` or `GmM`.
+
+    ``alone``: nothing else is in the text, so that two letters may be a word or a numeral, too: `no`, `IV`.
+    """
+    if len(letters) < 3:
+        if letters.isupper():
+            return alone and len(letters) == 2 and _ROMAN.issuperset(letters)
+        return alone and len(letters) == 2 and not set("eio").isdisjoint(letters.lower())
+    if letters.isupper():
+        return True
+    consecutive = "".join(sorted(letters)) in "abcdpqrstuvwxyz"
+    vowels = "aeiou" if "x" in letters else "aeiouy"
+    return not consecutive and not set(vowels).isdisjoint(letters.lower())
+
+
+def words_as_text(text: str) -> str:
+    r"""``text`` with each word, and adjacent ones together, in one text command: a symbol for the parser."""
+
+    def replaced(match: re.Match[str]) -> str:
+        words = match["words"]
+        if not words:
+            return match[0]
+        plain = re.sub(r"\\text ?\{([^{}]*)\}", r" \1 ", words)
+        runs = re.findall(r"[A-Za-z]+", plain)
+        if match["power"]:
+            runs[-1:] = [runs[-1].removesuffix("e")] if runs else []  # `axe^{2}` ends in a power of e
+        if not any(is_word(run, run == text) for run in runs):
+            return match[0]
+        return f"\\text{{{' '.join(plain.split()).casefold().strip(' .')}}}{match['power'] or ''}"
+
+    return _WORDS.sub(replaced, _FUNCTION_NAME.sub(lambda m: f"\\{m[1] or m[2]} ", text))
+
+
 def bases(text: str) -> list[str]:
     """The numerals of a normalized ``text`` with a base other than ten, as `12_{8}`, sorted."""
     return sorted(match[0] for match in _BASED.finditer(text))

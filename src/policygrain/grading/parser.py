@@ -12,6 +12,8 @@ from latex2sympy2_extended.latex2sympy2 import ConversionConfig
 from latex2sympy2_extended.math_normalization import NormalizationConfig, normalize_latex
 from math_verify.parser import should_treat_as_complex
 
+from .notation import words_as_text
+
 _NORMALIZATION = NormalizationConfig(basic_latex=False, malformed_operators=True, nits=True, boxed="none")
 _CONVERSION = ConversionConfig(lowercase_symbols=False)
 # Notation that the parser does not read, or reads differently: `4.5e33`, `1./3`, `\frac\pi 2`.
@@ -40,6 +42,7 @@ def parse(text: str) -> Any:
         text = normalize_latex(text, _NORMALIZATION)
         if _SEPARATE_DIGITS.search(text) or _DROPPED.search(text):
             return None
+        text = words_as_text(text)
         is_real = not should_treat_as_complex(text)
         found = latex2sympy(text, is_real=is_real, normalization_config=None, conversion_config=_CONVERSION)
         # The parser reads i as a variable.

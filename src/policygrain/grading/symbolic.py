@@ -101,9 +101,12 @@ def _same(gold: str, answer: str, options: Options) -> bool:
 
 
 def _same_words(gold: str, answer: str) -> bool:
-    r"""Whether two texts are the same words, of which one or both are in text commands: `\text{June 20}`, `June 20`."""
-    words, given = (" ".join(_TEXT.sub(r"\1", text).casefold().split()) for text in (gold, answer))
-    return words == given and "\\text" in gold + answer and _WORDS.fullmatch(words) is not None
+    r"""Whether two texts are the same words, case and a final stop apart: `\text{June 20.}`, `June 20`."""
+    plain = [" ".join(_TEXT.sub(r"\1", text).strip().removesuffix(".").split()) for text in (gold, answer)]
+    words, given = (text.casefold() for text in plain)
+    if words != given or not _WORDS.fullmatch(words):
+        return False
+    return "\\text" in gold + answer or all(notation.is_word(text.partition(" ")[0], True) for text in plain)
 
 
 def _collection(text: str, items: list[str], brackets: str) -> tuple[str, list[str], str, dict[str, str]]:

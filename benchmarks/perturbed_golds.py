@@ -20,8 +20,9 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from policygrain.grading import MathGrader
-from policygrain.tasks.problem import Problem
+from policygrain.grading import MathGrader, Options
+from policygrain.grading.math import without_box
+from policygrain.grading.notation import normalize
 from policygrain.tasks.registry import dataset, names
 from policygrain.tasks.set_files import find
 from policygrain.tasks.sources import load
@@ -29,12 +30,10 @@ from policygrain.tasks.sources import load
 EACH = 20
 LETTER = re.compile(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])")
 WORD = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{3,}")
-QUALIFIERS = ["odd", "even", "north", "south", "profit", "loss", "thousand", "or more", "at most", "early", "late"]
-BRACKETS = str.maketrans("()[]", "[]()")
-Edit = Callable[[random.Random, str], str]
+Change = Callable[[random.Random, str], str]
 
 
-def at(pattern: str | re.Pattern[str], change: Callable[[random.Random, str], str]) -> Edit:
+def at(pattern: str | re.Pattern[str], change: Change) -> Change:
     """An edit of one match of ``pattern``."""
 
     def edit(draw: random.Random, gold: str) -> str:
@@ -45,29 +44,25 @@ def at(pattern: str | re.Pattern[str], change: Callable[[random.Random, str], st
     return edit
 
 
-def other(letters: str) -> Callable[[random.Random, str], str]:
-    return lambda draw, text: draw.choice([c for c in letters if c != text])
+def other(*choices: str) -> Change:
+    return lambda draw, text: draw.choice([c for c in choices if c != text])
 
 
-def shuffled(draw: random.Random, text: str) -> str:
-    return "".join(draw.sample(text, len(text)))
-
-
-EDITS: dict[str, Edit] = {
-    "another digit": at(r"\d", other("0123456789")),
+EDITS: dict[str, Change] = {
+    "another digit": at(r"\d", other(*"0123456789")),
     "a digit added": at(r"\d", lambda draw, digit: digit + draw.choice("123456789")),
     "digits exchanged": at(r"\d\d", lambda _, digits: digits[::-1]),
     "another sign": at(r"^|[-+]", lambda _, sign: "+" if sign == "-" else "-"),
-    "another letter": at(LETTER, other("abcdkmnpqrtuxyzABCDPQ")),
-    "letters of a word in another order": at(WORD, shuffled),
-    "another word": at(WORD, lambda draw, _: draw.choice(["even", "odd", "prime", "north", "other"])),
-    "a word after it": lambda draw, gold: f"{gold} \\text{{ {draw.choice(QUALIFIERS)}}}",
+    "another letter": at(LETTER, other(*"abcdkmnpqrtuxyzABCDPQ")),
+    "letters of a word in another order": at(WORD, lambda draw, text: "".join(draw.sample(text, len(text)))),
+    "another word": at(WORD, other("even", "odd", "prime", "north", "other")),
+    "a word that changes the value": at(r"$", other(*[f"\\text{{ {w}}}" for w in ("dozen", "squared", "or more")])),
     "an item left out": at(r"[^,;]+[,;]", lambda *_: ""),
-    "an item added": lambda draw, gold: f"{gold}, {draw.randrange(2, 99)}",
-    "other brackets": at(r"[()\[\]]", lambda draw, bracket: bracket.translate(BRACKETS)),
-    "another function": at(r"\\(?:sqrt|sin|cos|tan|ln|log|le|ge|cup)\b", other(["\\sqrt", "\\sin", "\\ln", "\\cos"])),
+    "an item added": at(r"$", lambda draw, _: f", {draw.randrange(2, 99)}"),
+    "other brackets": at(r"[()\[\]]", lambda _, bracket: bracket.translate(str.maketrans("()[]", "[]()"))),
+    "another function": at(r"\\(?:sqrt|sin|cos|tan|ln|log)\b", other("\\sqrt", "\\sin", "\\ln", "\\cos")),
     "inverted": lambda _, gold: f"\\frac{{1}}{{{gold}}}",
-    "one more": lambda draw, gold: f"{gold} + {draw.randrange(1, 9)}",
+    "one more": at(r"$", lambda draw, _: f" + {draw.randrange(1, 9)}"),
 }
 
 
@@ -88,23 +83,26 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path(folder), help="folder of problem sets")
     parser.add_argument("--out", type=Path, default=Path("accepted.jsonl"), help="accepted perturbations, to be judged")
     arguments = parser.parse_args()
-    sets = [name for name in names() if find(dataset(name), arguments.data)]
-    problems: list[Problem] = [p for name in sets for p in load(name, arguments.data) if not p.options.tests]
-    golds = [*{(p.answer, p.options) for p in problems}]
-    pairs = [(gold, options, *edit) for gold, options in golds for edit in perturbations(gold)]
+    problems = [p for n in names() if find(dataset(n), arguments.data) for p in load(n, arguments.data)]
+    # Tolerances are left out: within one, another digit is right.
+    golds = sorted({(without_box(p.answer), p.options.list_answer, p.options.text) for p in problems if p.answer})
+    pairs = [
+        (gold, as_list, *edit) for gold, as_list, text in golds if not text for edit in perturbations(normalize(gold))
+    ]
     with MathGrader() as grader:
-        own = grader.compare([g for g, _ in golds], [g for g, _ in golds], [o for _, o in golds])
-        outcomes = grader.compare([p[0] for p in pairs], [p[3] for p in pairs], [p[1] for p in pairs])
-    tried, accepted = Counter(kind for _, _, kind, _ in pairs), Counter[str]()
-    with arguments.out.open("w") as lines:
-        for (gold, _, kind, text), outcome in zip(pairs, outcomes, strict=True):
-            if outcome == "correct":
-                accepted[kind] += 1
-                lines.write(json.dumps({"kind": kind, "gold": gold, "answer": text}, ensure_ascii=False) + "\n")
-    print(f"{len(sets)} sets, {len(golds)} different gold answers, {own.count('correct')} equal to themselves")
-    for kind, count in sorted(tried.items()):
-        print(f"| {kind} | {count:,} | {accepted[kind]} |")
-    print(f"| all | {len(pairs):,} | {accepted.total()} |")
+        unequal = [g for g, as_list, text in golds if grader.unreadable_golds([g], Options(as_list, text=text))]
+        options = [Options(list_answer=as_list) for _, as_list, _, _ in pairs]
+        outcomes = grader.compare([p[0] for p in pairs], [p[3] for p in pairs], options)
+    accepted = [pair for pair, outcome in zip(pairs, outcomes, strict=True) if outcome == "correct"]
+    lines = [
+        json.dumps(dict(zip(("gold", "list", "kind", "answer"), p, strict=True)), ensure_ascii=False) for p in accepted
+    ]
+    arguments.out.write_text("\n".join(lines) + "\n")
+    print(f"{len(golds):,} different gold answers; not equal to themselves: {len(unequal)} {unequal}\n")
+    tried, counts = Counter(p[2] for p in pairs), Counter(p[2] for p in accepted)
+    for kind in EDITS:
+        print(f"| {kind} | {tried[kind]:,} | {counts[kind]} |")
+    print(f"| all | {tried.total():,} | {counts.total()} |")
 
 
 if __name__ == "__main__":

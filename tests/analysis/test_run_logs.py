@@ -184,7 +184,7 @@ WRONG: list[tuple[str, str, str]] = [
     ("a.json", '{"log_history": [{"step": 1', "not JSON .* cut off"),
     ("a.json", "3", "expected `log_history`"),
     ("a.json", '{"step": [1, 2], "r": [1]}', "columns have different lengths"),
-    ("a.db", "not a database, and long enough to be read as one", "cannot be read as MLflow's database"),
+    ("a.db", "not a database, and long enough to be read as one", "cannot be read as a database of MLflow or Trackio"),
 ]
 
 

@@ -255,6 +255,8 @@ def words_as_text(text: str) -> str:
             return match[0]
         plain = re.sub(r"\\text ?\{([^{}]*)\}", r" \1 ", words)
         runs = re.findall(r"[A-Za-z]+", plain)
+        if match.string[: match.start()][-1:].isdigit():
+            runs[:1] = []  # `3aby` is a product
         if match["power"]:
             runs[-1:] = [runs[-1].removesuffix("e")] if runs else []  # `axe^{2}` ends in a power of e
         if not any(is_word(run, run == text) for run in runs):
@@ -262,6 +264,16 @@ def words_as_text(text: str) -> str:
         return f"\\text{{{' '.join(plain.split()).casefold().strip(' .')}}}{match['power'] or ''}"
 
     return _WORDS.sub(replaced, _FUNCTION_NAME.sub(lambda m: f"\\{m[1] or m[2]} ", text))
+
+
+def spaced(text: str, other: str) -> str:
+    """``text`` with spaces in those of its words whose letters are all variables in ``other``: products."""
+    variables = set(re.findall(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])", other))
+    return re.sub(
+        r"(?<![A-Za-z\\{])[A-Za-z]{3,}(?![A-Za-z}])",
+        lambda m: " ".join(m[0]) if variables.issuperset(m[0]) else m[0],
+        text,
+    )
 
 
 def bases(text: str) -> list[str]:

@@ -347,7 +347,7 @@ def _same_number(gold: str, answer: str, options: Options) -> bool:
     a, b = parse_number(notation.compact(gold)), parse_number(notation.compact(answer))
     if a and b:
         return agree(a, b, options)
-    expected, actual = parse(gold), parse(answer)
+    expected, actual = parse(notation.spaced(gold, answer)), parse(notation.spaced(answer, gold))
     if expected is None:
         raise UnreadableGold(gold)
     if actual is None:

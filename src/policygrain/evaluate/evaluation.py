@@ -31,7 +31,7 @@ from ..tasks.registry import sampling_of
 from ..tasks.sources import contaminated
 from ..train.start_model import check_start_model
 from .any_model import fetched
-from .sampling import queries_of, sample
+from .sampling import queries_of, sample, stopped
 from .scores import grade
 
 
@@ -71,6 +71,7 @@ def evaluate(study: Study, models: Mapping[str, Path], data: DataFolder, results
                 responses = sample(queries, partial(host.engine, model), folder, response_key(under))
             with clock("grade"):
                 texts = tokenizer.batch_decode([r.ids for r in responses], skip_special_tokens=True)
+                responses, texts = stopped(responses, texts, study.evaluation.stop)
                 records = grade(study, queries, responses, texts, graders, folder, seen)
             seconds = {phase: spent - before.get(phase, 0.0) for phase, spent in clock.seconds.items()}
             facts = EvaluationFacts(seconds=seconds, hardware=hardware(), versions=versions(), commit=made_at)
@@ -154,6 +155,7 @@ def protocol(study: Study, renderer: PromptRenderer, data: DataFolder, model: st
         "engine": resolve_engine(engine_of(study)),
         "seed": study.evaluation.seed,
         **({"greedy": True} if study.evaluation.greedy else {}),
+        **({"stop": study.evaluation.stop} if study.evaluation.stop else {}),
         "benchmarks": {
             b.name: {
                 "sampling": sampling_of(study, b).model_dump(),
@@ -171,9 +173,10 @@ def engine_of(study: Study) -> Literal["auto", "vllm", "transformers"]:
 
 
 def response_key(protocol: dict[str, Any]) -> str:
-    """The digest of the parts of a protocol that sampled responses depend on: all but grader and extraction."""
+    """The digest of the parts of a protocol that sampled responses depend on: all but grader, extraction and stop."""
     benchmarks = {
         name: {k: v for k, v in settings.items() if k != "extraction"}
         for name, settings in protocol["benchmarks"].items()
     }
-    return digests.of_json({**protocol, "grader": None, "benchmarks": benchmarks})
+    sampled = {key: value for key, value in protocol.items() if key != "stop"}
+    return digests.of_json({**sampled, "grader": None, "benchmarks": benchmarks})

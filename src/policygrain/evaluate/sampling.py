@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -76,6 +77,18 @@ def sample(
             raise UserError(f"{path}: cannot be written: {error.strerror}. Earlier responses are kept.") from error
         have.update(zip(chunk, responses, strict=True))
     return [have[i] for i in range(len(queries))]
+
+
+def stopped(
+    responses: Sequence[Response], texts: Sequence[str], stop: Sequence[str]
+) -> tuple[list[Response], list[str]]:
+    """Responses and their texts, which end before the first stop string; such responses are finished."""
+    cut = [text[: min((at for s in stop if (at := text.find(s)) >= 0), default=len(text))] for text in texts]
+    ended = [
+        replace(response, finished=True) if len(short) < len(text) else response
+        for response, text, short in zip(responses, texts, cut, strict=True)
+    ]
+    return ended, cut
 
 
 def _sampled(path: Path) -> dict[int, Response]:

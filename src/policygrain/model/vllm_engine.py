@@ -55,7 +55,7 @@ class VllmEngine:
 
         distributed = dist.is_initialized()
         config: Any = AutoConfig.from_pretrained(start, revision=revision)
-        machine = machine_settings(config.max_position_embeddings, kv_gib, colocated, reserved)
+        machine = machine_settings(config.get_text_config().max_position_embeddings, kv_gib, colocated, reserved)
         self._sleeps = bool(machine.get("enable_sleep_mode"))
         self._asleep = False
         settings: dict[str, Any] = {

@@ -202,7 +202,7 @@ def open_collector(
             kv_gib=settings.kv_gib,
             colocated=True,
         )
-        longest = policy.model.config.max_position_embeddings - settings.max_tokens
+        longest = policy.model.config.get_text_config().max_position_embeddings - settings.max_tokens
         renderer = PromptRenderer(policy.tokenizer, study.prompt, longest)
         sampling = sampling_seed(settings, seed)
         stream, sampler = prompt_stream(problems, sampling), arm.method(study).sampler

@@ -81,7 +81,8 @@ def _check(arguments: Namespace) -> None:
     your own, answers must be readable as mathematics, and tests must call the function.
     """
     from ..errors import UserError
-    from ..tasks.golds import check_golds
+    from ..tasks.golds import check_golds, notes_on
+    from ..tasks.problem import read_problems
     from ..tasks.registry import dataset, names
     from ..tasks.set_files import check, data_root, find
     from ..text import columns
@@ -94,15 +95,19 @@ def _check(arguments: Namespace) -> None:
         if not chosen:
             raise UserError(f"{root}: none of the registered sets is here. Known: {', '.join(names())}.")
     faults = {d.name: check(d, root) for d in chosen}
+    notes = []
     for name in files:
         faults[name] = []
         try:
             check_golds([root / name], "math")
+            notes += [f"{name}: {note}" for note in notes_on(read_problems(root / name))]
         except UserError as error:
             faults[name].append(str(error).rstrip("."))
     print(
         "\n".join(columns([(n, "WRONG" if found else "right") for n, found in faults.items()], ("set", "result"), "l"))
     )
+    for note in notes:
+        print(f"note: {note}")
     if any(faults.values()):
         raise UserError("data check: " + "\n".join(f"{fault}." for found in faults.values() for fault in found))
 

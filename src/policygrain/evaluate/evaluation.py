@@ -25,7 +25,7 @@ from ..results.layout import DataFolder, EvaluationFolder, RunFolder, StudyFolde
 from ..results.reader import model_evaluation
 from ..results.schema import EvaluationFacts, ModelEvaluation, write_record
 from ..study.schema import Study
-from ..tasks.problem import Problem, read_problems
+from ..tasks.problem import Problem, read_problems, with_repeats
 from ..tasks.prompts import PromptRenderer
 from ..tasks.registry import sampling_of
 from ..tasks.sources import contaminated
@@ -40,7 +40,7 @@ def evaluate(study: Study, models: Mapping[str, Path], data: DataFolder, results
 
     Models that already have a record with the same weights and protocol are skipped, and no response is sampled twice.
     """
-    problems = {b.name: read_problems(data.benchmark(b.name)) for b in study.evaluation.benchmarks}
+    problems = {b.name: with_repeats(read_problems(data.benchmark(b.name))) for b in study.evaluation.benchmarks}
     longest = max(sampling_of(study, b).max_tokens for b in study.evaluation.benchmarks)
     seen = {name: contaminated(data, name) for name in problems}
     host, made_at = EngineHost(study), commit()
@@ -115,7 +115,7 @@ def _evaluation(folder: EvaluationFolder) -> ModelEvaluation | None:
 def _update_contaminated(
     there: ModelEvaluation,
     folder: EvaluationFolder,
-    problems: Mapping[str, Sequence[Problem]],
+    problems: Mapping[str, Collection[Problem]],
     seen: Mapping[str, Collection[str]],
 ) -> None:
     """Update which problems are among the training prompts, if that has changed; no response depends on it."""

@@ -30,14 +30,17 @@ class Query(NamedTuple):
     greedy: bool = False  # decoded greedily, in addition to the sampled responses
 
 
-def queries_of(study: Study, problems: Mapping[str, list[Problem]], renderer: PromptRenderer) -> list[Query]:
-    """All queries of an evaluation. If benchmarks share responses, the sampling seeds are keyed by the first one."""
+def queries_of(study: Study, problems: Mapping[str, Mapping[Problem, int]], renderer: PromptRenderer) -> list[Query]:
+    """All queries of an evaluation. If benchmarks share responses, the sampling seeds are keyed by the first one.
+
+    ``problems``: benchmark → problem → how often it is repeated; each repetition is answered as often as the others.
+    """
     queries = []
     for benchmarks in sharing_responses(study):
         sampling, names = sampling_of(study, benchmarks[0]), [b.name for b in benchmarks]
-        for problem in problems[names[0]]:
+        for problem, times in problems[names[0]].items():
             prompt, tool = renderer.ids(problem.problem, bool(problem.options.tests)), renderer.tool(problem.source)
-            for i in range(sampling.n):
+            for i in range(sampling.n * times):
                 seed = seed_of(study.evaluation.seed, names[0], problem.id, i)
                 request = Request(prompt, seed, sampling.max_tokens, sampling.temperature, sampling.top_p, False, tool)
                 queries.append(Query(names, problem, i, request))

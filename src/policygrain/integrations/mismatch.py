@@ -63,7 +63,7 @@ class Mismatch(NamedTuple):
     slope: float | None  # of the log of the spread by the log of the length
     slope_interval: tuple[float, float] | None
     by_length: dict[str, tuple[int, float, float]]  # tokens of the response → responses, mean and spread
-    scale: tuple[float, float]  # slopes over tokens: of log π_old by log μ, and of log μ by log π_old
+    scale: tuple[float | None, ...]  # slopes over tokens: of log π_old by log μ, and of log μ by log π_old
     diagnosis: str  # a key of MEANING
 
     def data(self) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def measure(rollouts: Rollouts) -> Mismatch | None:
     )
 
 
-def _scale(x: Tensor, y: Tensor, mask: Tensor) -> tuple[float, float]:
+def _scale(x: Tensor, y: Tensor, mask: Tensor) -> tuple[float | None, float]:
     """The slope of ``y`` by ``x`` over tokens, and the lower end of its 95% interval over responses.
 
     Errors in either make both slopes at most 1; a temperature makes one of them larger.
@@ -111,7 +111,7 @@ def _scale(x: Tensor, y: Tensor, mask: Tensor) -> tuple[float, float]:
     x, y = ((values - values.sum() / mask.sum()) * mask for values in (x, y))
     spread = x.square().sum()
     if len(x) < LEAST or spread < ALIKE:
-        return math.nan, 0.0
+        return None, 0.0
     slope = (x * y).sum() / spread
     error = ((x * (y - slope * x)).sum(1).square().sum() * len(x) / (len(x) - 1)).sqrt() / spread
     return float(slope), float(slope - _quantile(len(x) - 1) * error)
@@ -213,7 +213,9 @@ def table(stats: Mismatch | None) -> str:
     lines += [
         f"  all: mean {_shown(stats.mean, stats.interval)}; noise of this size explains {low:+.3g} to {high:+.3g}",
         f"  spread ∝ T^s: s = {_shown(stats.slope, stats.slope_interval)}; independent errors −0.5, same at every T: 0",
-        "  slopes over tokens: of log π_old by log μ {:.3f}, the other way round {:.3f}; noise: at most 1".format(*stats.scale),
+        "  slope over tokens of log π_old by log μ, and the other way round: "
+        + ", ".join("unknown" if one is None else f"{one:.3f}" for one in stats.scale)
+        + "; at most 1 under noise",
         f"  {stats.diagnosis}: {MEANING[stats.diagnosis]}",
     ]
     return "\n".join(lines)

@@ -11,6 +11,7 @@ import re
 import unicodedata
 
 from .numeric import OPTIONAL_SPACES, open_brackets, unbraced
+from .units import MEANINGFUL
 
 _SYMBOLS = "°º×·⋅πθ∞≤≥≠±∪∩∈∅"
 _COMMANDS = r"^\circ ^\circ \times \cdot \cdot \pi \theta \infty \le \ge \ne \pm \cup \cap \in \emptyset"
@@ -152,8 +153,52 @@ def split_top(text: str, separator: str) -> list[str]:
 
 
 def equation_members(text: str) -> list[str]:
-    """``text``, split at its equality signs; a text with another relation is not split."""
+    """``text``, split at its equality signs; a text with another relation is not split, nor are the cases of a value."""
+    text, cases, rest = text.partition("\\begin{cases}")
+    if cases:
+        *names, value = split_top(text, "=")
+        return [*names, value + cases + rest]
     return [text] if is_relation(text) or re.search(r":=|\\equiv(?![a-zA-Z])", text) else split_top(text, "=")
+
+
+# Words before a value that do not only introduce it.
+_DENYING = frozenset(MEANINGFUL.split()) - {"is", "are", "equals", "all", "for", "ratio"}
+_TEXTS = re.compile(r"\\text ?\{([^{}]*)\}")
+# What is said about a letter of an answer after it: `, k \in \mathbb{Z}`, ` for any real c`, ` for n \ge 1`.
+_ABOUT_A_LETTER = re.compile(
+    r"(?P<value>.+?)(?P<about> ?[,(]? ?(?P<lead>(?:for|where|with) )?(?:(?:all|any|every|each|some|an|a|arbitrary|real|"
+    r"integers?|numbers?|constant) )*(?P<letter>[A-Za-z])(?P<kind> ?\\in ?\\mathbb ?\{? ?[ZRQC] ?\}?"
+    r"| ?(?:\\ge|\\ne|>) ?-?\d+| is(?: (?:an|a|any|some|arbitrary|real|integer|number|constant))+)? ?\)?)"
+)
+_LABEL = re.compile(r"(?P<label>[A-Za-z][A-Za-z ,'-]{2,}?(?: is| are| equals| ?:)) ?(?P<value>[-\d\\([$]\S*.*|[A-Za-z] ?=.*)")
+_IS_THE_ANSWER = re.compile(r" is (?:the|my) (?:final |correct )?(?:answer|solution|value|result)$")
+_OPTION = re.compile(r"\(?(?P<letter>[A-J])(?:\) ?[.:]?|[.:]) ?(?!(?:and|or)\b|\(?[A-J](?:[).:,]|$)|[,;])\S.*")
+
+
+def without_range(text: str) -> str:
+    r"""``text`` without the usual range of one of its letters: `2k\pi` for `2k\pi, k \in \mathbb{Z}`."""
+    match = _ABOUT_A_LETTER.fullmatch(" ".join(_TEXTS.sub(r"\1", text).split()))
+    if not match or not (match["lead"] or match["kind"]) or is_relation(match["value"]):
+        return text
+    # By convention i to n are integers. Other letters may be real; a range of integers restricts them.
+    restricted = r"\b[RQC]\b|real" if match["letter"] in "ijklmn" else r"\bZ\b|integer"
+    is_usual = match["letter"] in re.sub(r"\\[a-zA-Z]+", "", match["value"]) and not re.search(restricted, match["about"])
+    return match["value"] if is_usual else text
+
+
+def labelled(text: str) -> tuple[str, str]:
+    """The words that introduce a value, "" if there are none, and the value: (`The answer is`, `5`)."""
+    flat = _IS_THE_ANSWER.sub("", " ".join(_TEXTS.sub(r"\1", text).split()))
+    match = _LABEL.fullmatch(flat)
+    if match and _DENYING.isdisjoint(match["label"].lower().split()):
+        return match["label"].casefold(), match["value"]
+    return "", flat if flat.isdigit() else text
+
+
+def option(text: str) -> str:
+    """The letter of an option that is given with its text, or "": `E` for `(E) 12`."""
+    match = _OPTION.fullmatch(" ".join(_TEXTS.sub(r"\1", text).split()))
+    return match["letter"] if match else ""
 
 
 def is_relation(text: str) -> bool:
@@ -183,8 +228,8 @@ def bracketed(text: str) -> tuple[str, list[str]]:
 
 
 def is_list(gold: str, known: bool = False) -> bool:
-    """Whether a gold answer is several answers: it is ``known`` to be, or has no brackets around them."""
-    return known or (len(bracketed(without_thousands(normalize(gold)))[1]) > 1 and not bracketed(normalize(gold))[0])
+    """Whether a gold answer is several values: it is ``known`` to be, or looks like it."""
+    return known or len(bracketed(without_thousands(normalize(gold)))[1]) > 1
 
 
 def split_items(text: str) -> list[str]:

@@ -20,6 +20,7 @@ _CONVERSION = ConversionConfig(lowercase_symbols=False)
 _REWRITTEN = [
     (re.compile(r"(?<![\w.\\])([0-9]+\.?[0-9]*|\.[0-9]+)[eE]([-+]?[0-9]{1,3})(?!\w)"), r"\1 \\cdot 10^{\2}"),
     (re.compile(r"(?<=[0-9])\.(?=[/ }])"), ""),
+    (re.compile(r"\^ ?\{? ?\\(?:top|intercal)(?![a-z]) ?\}?"), "^T"),
     (re.compile(r"\\text ?\{ ?([A-Za-z]|[0-9]+) ?\}"), r" \1 "),
     (re.compile(r"\\[dtc]?frac\s*(?:\{([^{}]*)\}|(\\[a-z]+|\b\w))\s+(\w)"), r"\\frac{\1\2}{\3}"),
 ]
@@ -28,6 +29,8 @@ _GROUPS = re.compile(r"(?<![\d.,] )(?<![\d.,])\d{1,3}(?: \d{3})+(?![\d,]| \d)") 
 _SEPARATE_DIGITS = re.compile(
     r"\d\s+[\d.](?!\d*\s*/)|(?<![\d.])(?<![_^])\d[\d.]*\s*\{\s*\d|(?:^|[\s(=,+*/-])\{[\d.]+\}\s*\{?\d"
 )
+_CASES = re.compile(r"\\begin ?\{cases\}(?P<rows>.*)\\end ?\{cases\}")
+_CONDITION = re.compile(r"\\text ?\{ ?(?:if|when|for)? ?(?=[^{}]*\})|\}|\b(?:if|when|for)\b")
 _DROPPED = re.compile(r"['\"]")  # ignored by the parser without an error
 
 
@@ -36,6 +39,8 @@ def parse(text: str) -> Any:
     """The sympy expression of a normalized ``text`` in LaTeX, or None. Unclosed braces are closed."""
     text += "}" * (text.count("{") - text.count("}"))
     text = _GROUPS.sub(lambda m: m[0].replace(" ", ""), text)
+    if match := _CASES.fullmatch(text):
+        return _piecewise(match["rows"])
     for pattern, replacement in _REWRITTEN:
         text = pattern.sub(replacement, text)
     try:
@@ -45,6 +50,8 @@ def parse(text: str) -> Any:
         text = words_as_text(text)
         is_real = not should_treat_as_complex(text)
         found = latex2sympy(text, is_real=is_real, normalization_config=None, conversion_config=_CONVERSION)
+        if isinstance(found, sympy.MatrixExpr):
+            found = found.doit().as_explicit()
         # The parser reads i as a variable.
         units = [symbol for symbol in getattr(found, "free_symbols", ()) if symbol.name == "i"]
         return found.subs(dict.fromkeys(units, sympy.I)) if units else found
@@ -52,6 +59,16 @@ def parse(text: str) -> Any:
         raise
     except Exception:  # the parser raises errors of every class, RecursionError included
         return None
+
+
+def _piecewise(rows: str) -> Any:
+    r"""The value of the rows of `\begin{cases}`, or None; a condition in words is a symbol."""
+    pairs = [row.strip(" ,").split("&") for row in rows.split("\\\\") if row.strip()]
+    conditions = [_CONDITION.sub("", row[-1]).strip(" ,.{}") for row in pairs]
+    parsed = [(parse(row[0].strip(" ,")), parse(said)) for row, said in zip(pairs, conditions, strict=True)]
+    if any(len(row) != 2 for row in pairs) or any(None in pair for pair in parsed):
+        return None
+    return sympy.Piecewise(*[(v, True if str(c) in ("otherwise", "else") else c) for v, c in parsed], evaluate=False)
 
 
 # Answers of common forms. The helper parses them once to fill the parser's tables, which all its children inherit; with

@@ -10,7 +10,7 @@ import functools
 import logging
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import chain
 from typing import Any
 
@@ -57,6 +57,9 @@ def grade_pair(gold: str, answer: str, options: Options) -> Outcome:
 def _is_readable(gold: str) -> bool:
     if notation.clock(gold) or parse(gold) is not None or _real_set(gold):
         return True
+    gold = notation.labelled(notation.without_range(gold))[1]
+    if "\\begin{cases}" in gold:
+        return parse(notation.equation_members(gold)[-1]) is not None
     items = notation.both_signs(notation.bracketed(_without_variable(gold))[1])
     return all(item and parse(read_quantity(item, True).value) is not None for item in items)
 
@@ -76,8 +79,12 @@ _NAMED_LIST = re.compile(rf"(?P<name>{_SYMBOL}|\([^()=]*\)) ?= ?(?P<items>[^=]*)
 
 def _same(gold: str, answer: str, options: Options) -> bool:
     """Whether a normalized answer, a single one or a collection, is the same as the gold answer."""
-    if gold == answer or _same_words(gold, answer):
+    gold, answer = notation.without_range(gold), notation.without_range(answer)
+    if gold == answer or _same_words(gold, answer) or _same_option(gold, answer):
         return True
+    (label, value), (given_label, given) = notation.labelled(gold), notation.labelled(answer)
+    if not (label and given_label):
+        gold, answer = value, given
     if notation.bases(gold) != notation.bases(answer):
         return False
     if time := notation.clock(gold):
@@ -98,6 +105,12 @@ def _same(gold: str, answer: str, options: Options) -> bool:
     if len(golds) == len(answers) == 1 and brackets == given_brackets == "":
         return _same_value(golds[0], answers[0], options)
     return _same_items(_collection(gold, golds, brackets), _collection(answer, answers, given_brackets), options)
+
+
+def _same_option(gold: str, answer: str) -> bool:
+    """Whether one is the letter of an option, and the other this letter with the option's text."""
+    alone, other = sorted((re.sub(r"\\text|[{}(). ]", "", text) for text in (gold, answer)), key=len)
+    return len(alone) == 1 and alone != other and alone in (notation.option(gold), notation.option(answer))
 
 
 def _same_words(gold: str, answer: str) -> bool:
@@ -293,6 +306,8 @@ def _sides(text: str) -> list[str] | None:
     numbers = [is_number(value) for value in values]
     if len(rest) == 2 and not name and not all(numbers):
         return rest
+    if len(rest) > 2 and not name and not numbers[0] and all(numbers[1:]):  # `m + n = 256 + 37 = 293`
+        name, rest, values = rest[0], rest[1:], values[1:]
     same = all(value is not None and _equal(values[-1], value, Options()) for value in values[:-1])
     return [name, rest[-1]] if values[-1] is not None and same else None
 
@@ -365,7 +380,7 @@ def _equal(gold: Any, given: Any, options: Options) -> bool:
     values = _evaluated([gold, given]) if gold.free_symbols == given.free_symbols else None
     if values:
         expected, value = values
-        if options.within_tolerance(expected, value):
+        if not gold.free_symbols and options.within_tolerance(expected, value):
             return True
         # Expressions of different values differ. This is checked first because simplifying different expressions takes
         # longest, and because math-verify accepts numbers that are equal to six decimals, such as 2^{-30} and 2^{-40}.
@@ -375,7 +390,37 @@ def _equal(gold: Any, given: Any, options: Options) -> bool:
     letters = [str(one) for one in (gold, given) if one is sympy.E or getattr(one, "is_Symbol", False)]
     if len(letters) == 2 and min(map(len, letters)) == 1:
         return letters[0] == letters[1] and type(gold) is type(given)
-    return verify(gold, given, timeout_seconds=None)
+    if isinstance(gold, sympy.Piecewise) or isinstance(given, sympy.Piecewise):
+        return _same_cases(gold, given)
+    return verify(gold, given, timeout_seconds=None) or (values is not None and _equal_if_positive(gold, given))
+
+
+def _same_cases(gold: Any, given: Any) -> bool:
+    """Whether two values with cases are the same: case by case in any order, or by simplifying their difference."""
+    if isinstance(gold, sympy.Piecewise) and isinstance(given, sympy.Piecewise):
+        return _matched(gold.args, given.args, lambda a, b: a[1] == b[1] and _equal(a[0], b[0], Options()))
+    return bool(sympy.simplify(gold.rewrite(sympy.Piecewise) - given.rewrite(sympy.Piecewise)) == 0)
+
+
+def _equal_if_positive(gold: Any, given: Any) -> bool:
+    r"""Whether roots, powers or logarithms of positive quantities were split or joined: `\sqrt{1/n}` is `1/\sqrt n`.
+
+    The two are equal where all variables are positive, and where one is negative and all is real: `\sqrt{x^2}` is not
+    `x`. Variables that are together under a root are quantities, which are positive.
+    """
+    roots = [p for e in (gold, given) for p in e.atoms(sympy.Pow, sympy.log) if p.free_symbols]
+    roots = [p for p in roots if not (isinstance(p, sympy.Pow) and p.exp.is_integer)]
+    quantities = set().union(*(p.free_symbols for p in roots if len(p.free_symbols) > 1))
+    points: list[tuple[int, Any]] = [(2 * point, ()) for point in range(_POINTS_COMPARED)]
+    points += [(0, {symbol}) for symbol in sorted(gold.free_symbols - quantities, key=str)]
+    for point, negative in points if roots else ():
+        values = _evaluated([gold, given, *roots], point, negative)
+        is_real = values is not None and all(value.is_real for value in values)
+        if values and is_real and abs(values[0] - values[1]) > 1e-9 * abs(values[0]):
+            return False
+        if not (is_real or negative):
+            return False
+    return bool(roots)
 
 
 def is_number(expression: Any) -> bool:
@@ -390,15 +435,15 @@ def _renamed(gold: Any, given: Any) -> Any:
     return given.subs(names) if names else given
 
 
-def _evaluated(expressions: list[Any], point: int = 0) -> list[Any] | None:
+def _evaluated(expressions: list[Any], point: int = 0, negative: Collection[Any] = ()) -> list[Any] | None:
     """The values of expressions at random values of their variables, or None if one cannot be evaluated.
 
-    ``point`` is the seed of the variables' values, which are negative if it is odd.
+    ``point`` is the seed of the variables' values, which are negative if it is odd, or for ``negative`` variables.
     """
     names = sorted(set().union(*(e.free_symbols for e in expressions)), key=str)
     draw = random.Random(point)
     sign = -1 if point % 2 else 1
-    numbers = {name: sympy.Rational(sign * draw.randrange(5_000, 12_000), 4211) for name in names}
+    numbers = {name: sympy.Rational((-1 if name in negative else sign) * draw.randrange(5_000, 12_000), 4211) for name in names}
     try:
         # Strict: an error if cancellation leaves no digits, as in a sum of roots that is zero.
         values = [e.evalf(15, subs=numbers, strict=True) for e in expressions]

@@ -44,9 +44,13 @@ class Endpoint(NamedTuple):
         if len(values) < count:
             raise UserError(f"{run.name}: has {len(values)} values, and the endpoint needs {count}.")
         steps, values = steps[-count:], values[-count:]
-        missing = run.missing[(run.missing > steps[0]) & (run.missing <= (math.inf if self.until is None else self.until))]
+        missing = run.missing[
+            (run.missing > steps[0]) & (run.missing <= (math.inf if self.until is None else self.until))
+        ]
         if not np.isfinite(values).all() or len(missing):
-            step, value = next(((s, v) for s, v in zip(steps, values, strict=True) if not math.isfinite(v)), (None, None))
+            step, value = next(
+                ((s, v) for s, v in zip(steps, values, strict=True) if not math.isfinite(v)), (None, None)
+            )
             what = f"{value} at step {step_text(step)}" if step is not None else _missing_text(missing)
             raise UserError(
                 f"{run.name}: {what}, so the run has no endpoint. Leaving such runs out favours the side that has them: "

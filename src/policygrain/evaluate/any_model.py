@@ -58,7 +58,7 @@ def study_of(options: EvaluationOptions, name: str, start: str) -> Study:
     except ValueError as error:
         raise UserError(
             f"--chat-template-kwargs: {options.chat_template_kwargs!r} is not JSON, such as "
-            f'\'{{"enable_thinking": false}}\': {error}.'
+            f"'{{\"enable_thinking\": false}}': {error}."
         ) from error
     content: dict[str, Any] = {
         "name": name,

@@ -23,7 +23,7 @@ _THOUGHT = re.compile(
     r"(?P<opening><(?:think(?:ing)?|thought|reasoning)>|<\|begin_of_thought\|>|\[THINK\]|◁think▷)"
     r"|</(?:think(?:ing)?|thought|reasoning)>|<\|end_of_thought\|>|\[/THINK\]|◁/think▷"
 )
-_EMPHASIS = re.compile(r"(?<![\w)])(\*{1,3}|__|`)(?=\S)([^*`\n]+)(?<=\S)\1(?![\w(])")  # of Markdown; not in `2**10`
+EMPHASIS = re.compile(r"(?<![\w)])(\*{1,3}|__|`)(?=\S)([^*`\n]+)(?<=\S)\1(?![\w(])")  # of Markdown; not in `2**10`
 _ANSWER_LINE = re.compile(r"(?i)answer\s*:\s*([^\n]+)")
 _FORMULA = re.compile(r"(?<!\\)\$([^$]+)(?<!\\)\$")
 _LAST_NUMBER = re.compile(r"-?\d*\.?\d+")
@@ -39,7 +39,7 @@ class Box(NamedTuple):
 
 def boxed(text: str) -> str | None:
     r"""The content of the last `\boxed{…}` or `\boxed 5`, or None if there is none or it is not closed."""
-    boxes = _boxes(text)
+    boxes = all_boxes(text)
     if not boxes:
         return None
     last = max(boxes)
@@ -50,7 +50,7 @@ def joined_boxes(text: str) -> str | None:
     r"""Like ``boxed``, with the adjacent boxes before it: `\boxed{1} and \boxed{2}` is `1, 2`."""
     parts: list[str] = []
     next_start = len(text) + 1
-    for box in sorted(_boxes(text), reverse=True):
+    for box in sorted(all_boxes(text), reverse=True):
         if box.end >= next_start:
             continue  # it contains the next one
         if parts and not _BETWEEN.fullmatch(text, box.end + 1, next_start):
@@ -60,22 +60,7 @@ def joined_boxes(text: str) -> str | None:
     return ", ".join(parts) if parts else None
 
 
-def last_box(text: str) -> str | None:
-    r"""The argument of the last `\boxed`, read as TeX does: braces, or one token as in `\boxed 2`.
-
-    None if there is no `\boxed`, nothing follows it or its braces are not closed.
-    """
-    start = text.rfind("\\boxed")
-    if start < 0:
-        return None
-    rest = text[start + len("\\boxed") :].lstrip()
-    if rest.startswith("{"):
-        return next((text[box.begin : box.end] for box in _boxes(text) if box.start == start), None)
-    token = re.match(r"\\[a-zA-Z]+|[^\\}$]", rest)
-    return token[0] if token else None
-
-
-def _boxes(text: str) -> list[Box]:
+def all_boxes(text: str) -> list[Box]:
     """All boxes, in one pass over the text; none if the last one is not closed: a response ended in it."""
     if "box" not in text:
         return []
@@ -92,18 +77,13 @@ def _boxes(text: str) -> list[Box]:
     return boxes if max(boxes, default=(-1,)) > max(filter(None, stack), default=(-1,)) else []
 
 
-def without_emphasis(text: str) -> str:
-    """``text`` without Markdown's marks of bold and italic text and of code: `**73**` is `73`."""
-    return _EMPHASIS.sub(r"\2", text)
-
-
 def _from_boxes(text: str, list_answer: bool) -> str | None:
     return joined_boxes(text) if list_answer else boxed(text)
 
 
 def _from_answer_line(text: str, list_answer: bool) -> str | None:
     """DAPO's reward (verl's `math_dapo`): the last line `Answer: …` within the last 300 characters."""
-    lines = _ANSWER_LINE.findall(without_emphasis(text[-300:]))
+    lines = _ANSWER_LINE.findall(EMPHASIS.sub(r"\2", text[-300:]))
     if not lines:
         return None
     line = lines[-1].strip()
@@ -151,7 +131,7 @@ def _qwen_box(rest: str) -> str:
     if not rest.startswith("{"):
         return rest.partition("$")[0].strip()
     text = "\\boxed" + rest
-    return next((text[box.begin : box.end] for box in _boxes(text) if box.start == 0), rest[1:])
+    return next((text[box.begin : box.end] for box in all_boxes(text) if box.start == 0), rest[1:])
 
 
 PROTOCOLS: dict[str, Callable[[str, bool], str | None]] = {

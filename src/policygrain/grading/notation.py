@@ -153,11 +153,9 @@ def split_top(text: str, separator: str) -> list[str]:
 
 
 def equation_members(text: str) -> list[str]:
-    """``text``, split at its equality signs; a text with another relation is not split, nor are the cases of a value."""
-    text, cases, rest = text.partition("\\begin{cases}")
-    if cases:
-        *names, value = split_top(text, "=")
-        return [*names, value + cases + rest]
+    """``text``, split at its equality signs; a text with another relation is not split, nor are cases."""
+    if "\\begin{cases}" in text:
+        return text.split("=", text.partition("\\begin{cases}")[0].count("="))
     return [text] if is_relation(text) or re.search(r":=|\\equiv(?![a-zA-Z])", text) else split_top(text, "=")
 
 
@@ -167,38 +165,47 @@ _TEXTS = re.compile(r"\\text ?\{([^{}]*)\}")
 # What is said about a letter of an answer after it: `, k \in \mathbb{Z}`, ` for any real c`, ` for n \ge 1`.
 _ABOUT_A_LETTER = re.compile(
     r"(?P<value>.+?)(?P<about> ?[,(]? ?(?P<lead>(?:for|where|with) )?(?:(?:all|any|every|each|some|an|a|arbitrary|real|"
-    r"integers?|numbers?|constant) )*(?P<letter>[A-Za-z])(?P<kind> ?\\in ?\\mathbb ?\{? ?[ZRQC] ?\}?"
+    r"integers?|numbers?|constant) )*(?P<letter>[A-Za-z])(?P<kind> ?\\in ?(?:\\mathbb ?)?\{? ?[ZRQC] ?\}?"
     r"| ?(?:\\ge|\\ne|>) ?-?\d+| is(?: (?:an|a|any|some|arbitrary|real|integer|number|constant))+)? ?\)?)"
 )
-_LABEL = re.compile(r"(?P<label>[A-Za-z][A-Za-z ,'-]{2,}?(?: is| are| equals| ?:)) ?(?P<value>[-\d\\([$]\S*.*|[A-Za-z] ?=.*)")
+_LABEL = re.compile(
+    r"(?P<label>[A-Za-z][A-Za-z ,'-]{2,}?(?: is| are| equals| ?:)) ?(?P<value>[-\d\\([$]\S*.*|[A-Za-z] ?=.*)"
+)
 _IS_THE_ANSWER = re.compile(r" is (?:the|my) (?:final |correct )?(?:answer|solution|value|result)$")
 _OPTION = re.compile(r"\(?(?P<letter>[A-J])(?:\) ?[.:]?|[.:]) ?(?!(?:and|or)\b|\(?[A-J](?:[).:,]|$)|[,;])\S.*")
 
 
+def plain(text: str) -> str:
+    """``text`` without text commands: their words are beside the rest."""
+    return " ".join(_TEXTS.sub(r"\1", text).split())
+
+
 def without_range(text: str) -> str:
     r"""``text`` without the usual range of one of its letters: `2k\pi` for `2k\pi, k \in \mathbb{Z}`."""
-    match = _ABOUT_A_LETTER.fullmatch(" ".join(_TEXTS.sub(r"\1", text).split()))
+    match = _ABOUT_A_LETTER.fullmatch(plain(text))
     if not match or not (match["lead"] or match["kind"]) or is_relation(match["value"]):
         return text
     # By convention i to n are integers. Other letters may be real; a range of integers restricts them.
     restricted = r"\b[RQC]\b|real" if match["letter"] in "ijklmn" else r"\bZ\b|integer"
-    is_usual = match["letter"] in re.sub(r"\\[a-zA-Z]+", "", match["value"]) and not re.search(restricted, match["about"])
+    is_used = match["letter"] in re.sub(r"\\[a-zA-Z]+", "", match["value"])
+    is_usual = not re.search(restricted, match["about"]) if is_used else "all " in match["about"]
     return match["value"] if is_usual else text
 
 
 def labelled(text: str) -> tuple[str, str]:
     """The words that introduce a value, "" if there are none, and the value: (`The answer is`, `5`)."""
-    flat = _IS_THE_ANSWER.sub("", " ".join(_TEXTS.sub(r"\1", text).split()))
+    flat = _IS_THE_ANSWER.sub("", plain(text))
     match = _LABEL.fullmatch(flat)
     if match and _DENYING.isdisjoint(match["label"].lower().split()):
         return match["label"].casefold(), match["value"]
     return "", flat if flat.isdigit() else text
 
 
-def option(text: str) -> str:
-    """The letter of an option that is given with its text, or "": `E` for `(E) 12`."""
-    match = _OPTION.fullmatch(" ".join(_TEXTS.sub(r"\1", text).split()))
-    return match["letter"] if match else ""
+def same_option(gold: str, answer: str) -> bool:
+    """Whether one is the letter of an option, and the other this letter with the option's text: `E` and `(E) 12`."""
+    letter, option = sorted(map(plain, (gold, answer)), key=len)
+    match = _OPTION.fullmatch(option)
+    return match is not None and match["letter"] == letter.strip("(). ")
 
 
 def is_relation(text: str) -> bool:
@@ -262,63 +269,48 @@ def both_signs(items: list[str]) -> list[str]:
     return expanded
 
 
-_FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|log|ln|exp|max|min|gcd|lcm|det|sqrt|pi"
-_FUNCTION_NAME = re.compile(
-    rf"\\text ?\{{ ?({_FUNCTIONS}) ?\}}|(?<![A-Za-z\\])(?<!_\{{)(?<!name\{{)({_FUNCTIONS})(?![A-Za-z])"
+_BARE_FUNCTION = re.compile(
+    r"(?<![A-Za-z\\{])(arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|log|ln|exp|max|min|gcd|lcm|pi)"
+    r"(?![A-Za-z}])"
 )
-_TEXT = r"\\text ?\{[A-Za-z .]*\}"
-# Words, or what looks like them: names of environments, subscripts and other commands are left alone.
-_WORDS = re.compile(
-    rf"(?P<words>(?:{_TEXT}|(?<!\\)[A-Za-z]+)(?: *(?:{_TEXT}|(?<![A-Za-z])[A-Za-z]+))*)(?P<power> ?\^)?"
+# Letters beside one another, but not `aby` in `3aby`, nor the e of `axe^{2}`.
+_RUN = r"(?:\\text ?\{[A-Za-z .]*\}|(?<![A-Za-z\\])(?:(?<!\d)|(?=[A-Za-z]{4}))(?:[A-Za-z]+(?=e ?\^)|[A-Za-z]+))"
+# Words, or what looks like them; subscripts, names of environments and other commands are left alone.
+_RUNS = re.compile(
+    rf"(?P<words>{_RUN}(?: *{_RUN})*)"
     r"|\\(?:text|begin|end|mathbb|operatorname) ?\{[^{}]*\}|_ ?\{[^{}]*\}|\\[a-zA-Z]+"
 )
-_ROMAN = frozenset("IVXLCDM")
+_NUMERAL, _VOWEL, _NO_PRODUCT = map(re.compile, ("[IVXLCDM]{2}", "(?i)[eio]", "(?i)[aeiou]|^[^x]*y[^x]*$"))
 
 
 def is_word(letters: str, alone: bool = False) -> bool:
     """Whether ``letters`` are a word, not a product of variables such as `xyz`, `ab` or `GmM`.
 
-    ``alone``: nothing else is in the text, so that two letters may be a word or a numeral, too: `no`, `IV`.
+    ``alone``: nothing else is in the text, so two letters may be a word or a numeral, too: `no`, `IV`.
     """
-    if len(letters) < 3:
-        if letters.isupper():
-            return alone and len(letters) == 2 and _ROMAN.issuperset(letters)
-        return alone and len(letters) == 2 and not set("eio").isdisjoint(letters.lower())
-    if letters.isupper():
-        return True
-    consecutive = "".join(sorted(letters)) in "abcdpqrstuvwxyz"
-    vowels = "aeiou" if "x" in letters else "aeiouy"
-    return not consecutive and not set(vowels).isdisjoint(letters.lower())
+    if len(letters) == 2:
+        return alone and bool(_NUMERAL.match(letters) or (not letters.isupper() and _VOWEL.search(letters)))
+    is_product = "".join(sorted(letters)) in "abcdpqrstuvwxyz" or not _NO_PRODUCT.search(letters)
+    return len(letters) > 2 and (letters.isupper() or not is_product)
 
 
 def words_as_text(text: str) -> str:
     r"""``text`` with each word, and adjacent ones together, in one text command: a symbol for the parser."""
 
     def replaced(match: re.Match[str]) -> str:
-        words = match["words"]
-        if not words:
-            return match[0]
-        plain = re.sub(r"\\text ?\{([^{}]*)\}", r" \1 ", words)
-        runs = re.findall(r"[A-Za-z]+", plain)
-        if match.string[: match.start()][-1:].isdigit():
-            runs[:1] = []  # `3aby` is a product
-        if match["power"]:
-            runs[-1:] = [runs[-1].removesuffix("e")] if runs else []  # `axe^{2}` ends in a power of e
-        if not any(is_word(run, run == text) for run in runs):
-            return match[0]
-        return f"\\text{{{' '.join(plain.split()).casefold().strip(' .')}}}{match['power'] or ''}"
+        words = plain(match["words"] or "")
+        has_word = any(is_word(run, run == text) for run in re.findall("[A-Za-z]+", words))
+        # Unlike any product, since math-verify ignores case.
+        return f"\\text{{WORD {words.upper().strip(' .')}}}" if has_word else match[0]
 
-    return _WORDS.sub(replaced, _FUNCTION_NAME.sub(lambda m: f"\\{m[1] or m[2]} ", text))
+    return _RUNS.sub(replaced, _BARE_FUNCTION.sub(r"\\\1 ", text))
 
 
 def spaced(text: str, other: str) -> str:
     """``text`` with spaces in those of its words whose letters are all variables in ``other``: products."""
     variables = set(re.findall(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])", other))
-    return re.sub(
-        r"(?<![A-Za-z\\{])[A-Za-z]{3,}(?![A-Za-z}])",
-        lambda m: " ".join(m[0]) if variables.issuperset(m[0]) else m[0],
-        text,
-    )
+    run = r"(?<![A-Za-z\\{])[A-Za-z]{3,}(?![A-Za-z}])"
+    return re.sub(run, lambda m: " ".join(m[0]) if variables.issuperset(m[0]) else m[0], text)
 
 
 def bases(text: str) -> list[str]:

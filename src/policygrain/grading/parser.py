@@ -39,11 +39,11 @@ def parse(text: str) -> Any:
     """The sympy expression of a normalized ``text`` in LaTeX, or None. Unclosed braces are closed."""
     text += "}" * (text.count("{") - text.count("}"))
     text = _GROUPS.sub(lambda m: m[0].replace(" ", ""), text)
-    if match := _CASES.fullmatch(text):
-        return _piecewise(match["rows"])
     for pattern, replacement in _REWRITTEN:
         text = pattern.sub(replacement, text)
     try:
+        if match := _CASES.fullmatch(text):
+            return _piecewise(match["rows"])
         text = normalize_latex(text, _NORMALIZATION)
         if _SEPARATE_DIGITS.search(text) or _DROPPED.search(text):
             return None
@@ -62,13 +62,13 @@ def parse(text: str) -> Any:
 
 
 def _piecewise(rows: str) -> Any:
-    r"""The value of the rows of `\begin{cases}`, or None; a condition in words is a symbol."""
-    pairs = [row.strip(" ,").split("&") for row in rows.split("\\\\") if row.strip()]
-    conditions = [_CONDITION.sub("", row[-1]).strip(" ,.{}") for row in pairs]
-    parsed = [(parse(row[0].strip(" ,")), parse(said)) for row, said in zip(pairs, conditions, strict=True)]
-    if any(len(row) != 2 for row in pairs) or any(None in pair for pair in parsed):
-        return None
-    return sympy.Piecewise(*[(v, True if str(c) in ("otherwise", "else") else c) for v, c in parsed], evaluate=False)
+    r"""The value of the rows of `\begin{cases}`; a condition in words is a symbol."""
+    pairs = []
+    for row in filter(str.strip, rows.split("\\\\")):
+        value, said = row.split("&")
+        condition = parse(_CONDITION.sub("", said).strip(" ,.{}"))
+        pairs.append((parse(value.strip(" ,")), str(condition) in ("WORDOTHERWISE", "WORDELSE") or condition))
+    return sympy.Piecewise(*pairs, evaluate=False)
 
 
 # Answers of common forms. The helper parses them once to fill the parser's tables, which all its children inherit; with

@@ -72,7 +72,6 @@ _SYMBOL = (
 )
 _FUNCTION = r"[f-h](?: ?\^ ?\{ ?(?:-1|\\prime) ?\})? ?\((?:[^()=]*|[f-h] ?\([^()=]*\))\)"
 _NAME = re.compile(rf"{_SYMBOL}(?: ?\([^()=]*\))?|{_FUNCTION}|{_SYMBOL}(?: ?: ?{_SYMBOL})+")
-_TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
 _WORDS = re.compile(r"[a-z]{2,}[a-z\d ]*")
 _NAMED_LIST = re.compile(rf"(?P<name>{_SYMBOL}|\([^()=]*\)) ?= ?(?P<items>[^=]*)")
 
@@ -80,7 +79,7 @@ _NAMED_LIST = re.compile(rf"(?P<name>{_SYMBOL}|\([^()=]*\)) ?= ?(?P<items>[^=]*)
 def _same(gold: str, answer: str, options: Options) -> bool:
     """Whether a normalized answer, a single one or a collection, is the same as the gold answer."""
     gold, answer = notation.without_range(gold), notation.without_range(answer)
-    if gold == answer or _same_words(gold, answer) or _same_option(gold, answer):
+    if gold == answer or _same_words(gold, answer) or notation.same_option(gold, answer):
         return True
     (label, value), (given_label, given) = notation.labelled(gold), notation.labelled(answer)
     if not (label and given_label):
@@ -107,19 +106,13 @@ def _same(gold: str, answer: str, options: Options) -> bool:
     return _same_items(_collection(gold, golds, brackets), _collection(answer, answers, given_brackets), options)
 
 
-def _same_option(gold: str, answer: str) -> bool:
-    """Whether one is the letter of an option, and the other this letter with the option's text."""
-    alone, other = sorted((re.sub(r"\\text|[{}(). ]", "", text) for text in (gold, answer)), key=len)
-    return len(alone) == 1 and alone != other and alone in (notation.option(gold), notation.option(answer))
-
-
 def _same_words(gold: str, answer: str) -> bool:
     r"""Whether two texts are the same words, case and a final stop apart: `\text{June 20.}`, `June 20`."""
-    plain = [" ".join(_TEXT.sub(r"\1", text).strip().removesuffix(".").split()) for text in (gold, answer)]
-    words, given = (text.casefold() for text in plain)
-    if words != given or not _WORDS.fullmatch(words):
+    words, given = plain = [notation.plain(text).removesuffix(".").strip() for text in (gold, answer)]
+    if words.casefold() != given.casefold() or not _WORDS.fullmatch(words.casefold()):
         return False
-    return "\\text" in gold + answer or all(notation.is_word(text.partition(" ")[0], True) for text in plain)
+    first = [text.partition(" ")[0] for text in plain]
+    return "\\text" in gold + answer or any(notation.is_word(w, True) and not w.isupper() for w in first)
 
 
 def _collection(text: str, items: list[str], brackets: str) -> tuple[str, list[str], str, dict[str, str]]:
@@ -413,12 +406,10 @@ def _equal_if_positive(gold: Any, given: Any) -> bool:
     quantities = set().union(*(p.free_symbols for p in roots if len(p.free_symbols) > 1))
     points: list[tuple[int, Any]] = [(2 * point, ()) for point in range(_POINTS_COMPARED)]
     points += [(0, {symbol}) for symbol in sorted(gold.free_symbols - quantities, key=str)]
-    for point, negative in points if roots else ():
+    for point, negative in points:
         values = _evaluated([gold, given, *roots], point, negative)
         is_real = values is not None and all(value.is_real for value in values)
-        if values and is_real and abs(values[0] - values[1]) > 1e-9 * abs(values[0]):
-            return False
-        if not (is_real or negative):
+        if abs(values[0] - values[1]) > 1e-9 * abs(values[0]) if values and is_real else not negative:
             return False
     return bool(roots)
 
@@ -443,7 +434,7 @@ def _evaluated(expressions: list[Any], point: int = 0, negative: Collection[Any]
     names = sorted(set().union(*(e.free_symbols for e in expressions)), key=str)
     draw = random.Random(point)
     sign = -1 if point % 2 else 1
-    numbers = {name: sympy.Rational((-1 if name in negative else sign) * draw.randrange(5_000, 12_000), 4211) for name in names}
+    numbers = {n: sympy.Rational((-1) ** (n in negative) * sign * draw.randrange(5_000, 12_000), 4211) for n in names}
     try:
         # Strict: an error if cancellation leaves no digits, as in a sum of roots that is zero.
         values = [e.evalf(15, subs=numbers, strict=True) for e in expressions]

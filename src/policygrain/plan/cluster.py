@@ -107,7 +107,9 @@ def check_cluster(study: Study, config: Path, profile: Path) -> None:
             print(f"{profile}, {request.rule}: {problem}", file=sys.stderr)
             problems += 1
         else:
-            by_node_options.setdefault(request.words((*PROCESSES, "cpus-per-task", "mem", "mem-per-cpu")), []).append(request)
+            by_node_options.setdefault(request.words((*PROCESSES, "cpus-per-task", "mem", "mem-per-cpu")), []).append(
+                request
+            )
     with_vllm = rules_with_vllm(study)
     for node_options, same_node in by_node_options.items():
         # vLLM needs the memory and CPUs that its rule requests.

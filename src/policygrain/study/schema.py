@@ -153,7 +153,9 @@ class Prompt(Section):
     )
     chat: bool = key(EVERY_MODEL, False, "apply the tokenizer's chat template")
     system: str = key(
-        EVERY_MODEL, "", "system prompt, with chat: true; a chat template without a system role gets it before the problem"
+        EVERY_MODEL,
+        "",
+        "system prompt, with chat: true; a chat template without a system role gets it before the problem",
     )
     chat_template_kwargs: dict[str, Any] = key(
         EVERY_MODEL, {}, "further arguments of the chat template, such as enable_thinking: false"

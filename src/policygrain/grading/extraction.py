@@ -46,18 +46,20 @@ def boxed(text: str) -> str | None:
     return text[last.begin : last.end]
 
 
-def joined_boxes(text: str) -> str | None:
-    r"""Like ``boxed``, with the adjacent boxes before it: `\boxed{1} and \boxed{2}` is `1, 2`."""
-    parts: list[str] = []
-    next_start = len(text) + 1
+def joined_boxes(text: str, in_brackets: bool = False) -> str | None:
+    r"""Like ``boxed``, with the adjacent boxes before it; ``in_brackets``: only in `(\boxed{1}, \boxed{2})`, else None."""
+    found: list[Box] = []
     for box in sorted(all_boxes(text), reverse=True):
-        if box.end >= next_start:
+        if found and box.end >= found[0].start:
             continue  # it contains the next one
-        if parts and not _BETWEEN.fullmatch(text, box.end + 1, next_start):
+        if found and not _BETWEEN.fullmatch(text, box.end + 1, found[0].start):
             break
-        parts.insert(0, text[box.begin : box.end])
-        next_start = box.start
-    return ", ".join(parts) if parts else None
+        found.insert(0, box)
+    if not found or (
+        in_brackets and (len(found) < 2 or text[found[0].start - 1] + text[found[-1].end + 1 :][:1] != "()")
+    ):
+        return None
+    return ", ".join(text[box.begin : box.end] for box in found)
 
 
 def all_boxes(text: str) -> list[Box]:
@@ -78,7 +80,8 @@ def all_boxes(text: str) -> list[Box]:
 
 
 def _from_boxes(text: str, list_answer: bool) -> str | None:
-    return joined_boxes(text) if list_answer else boxed(text)
+    pair = None if list_answer else joined_boxes(text, in_brackets=True)
+    return f"({pair})" if pair else joined_boxes(text) if list_answer else boxed(text)
 
 
 def _from_answer_line(text: str, list_answer: bool) -> str | None:

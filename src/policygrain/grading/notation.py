@@ -235,8 +235,8 @@ def bracketed(text: str) -> tuple[str, list[str]]:
 
 
 def is_list(gold: str, known: bool = False) -> bool:
-    """Whether a gold answer is several values: it is ``known`` to be, or looks like it."""
-    return known or len(bracketed(without_thousands(normalize(gold)))[1]) > 1
+    """Whether a gold answer is several answers: it is ``known`` to be, or has no brackets around them."""
+    return known or (len(bracketed(without_thousands(normalize(gold)))[1]) > 1 and not bracketed(normalize(gold))[0])
 
 
 def split_items(text: str) -> list[str]:
@@ -269,10 +269,6 @@ def both_signs(items: list[str]) -> list[str]:
     return expanded
 
 
-_BARE_FUNCTION = re.compile(
-    r"(?<![A-Za-z\\{])(arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|log|ln|exp|max|min|gcd|lcm|pi)"
-    r"(?![A-Za-z}])"
-)
 # Letters beside one another, but not `aby` in `3aby`, nor the e of `axe^{2}`.
 _RUN = r"(?:\\text ?\{[A-Za-z .]*\}|(?<![A-Za-z\\])(?:(?<!\d)|(?=[A-Za-z]{4}))(?:[A-Za-z]+(?=e ?\^)|[A-Za-z]+))"
 # Words, or what looks like them; subscripts, names of environments and other commands are left alone.
@@ -284,10 +280,7 @@ _NUMERAL, _VOWEL, _NO_PRODUCT = map(re.compile, ("[IVXLCDM]{2}", "(?i)[eio]", "(
 
 
 def is_word(letters: str, alone: bool = False) -> bool:
-    """Whether ``letters`` are a word, not a product of variables such as `xyz`, `ab` or `GmM`.
-
-    ``alone``: nothing else is in the text, so two letters may be a word or a numeral, too: `no`, `IV`.
-    """
+    """Whether ``letters`` are a word, not a product such as `xyz`; ``alone``: nothing is beside them (`no`, `IV`)."""
     if len(letters) == 2:
         return alone and bool(_NUMERAL.match(letters) or (not letters.isupper() and _VOWEL.search(letters)))
     is_product = "".join(sorted(letters)) in "abcdpqrstuvwxyz" or not _NO_PRODUCT.search(letters)
@@ -303,14 +296,14 @@ def words_as_text(text: str) -> str:
         # Unlike any product, since math-verify ignores case.
         return f"\\text{{WORD {words.upper().strip(' .')}}}" if has_word else match[0]
 
-    return _RUNS.sub(replaced, _BARE_FUNCTION.sub(r"\\\1 ", text))
+    return _RUNS.sub(replaced, text)
 
 
 def spaced(text: str, other: str) -> str:
     """``text`` with spaces in those of its words whose letters are all variables in ``other``: products."""
     variables = set(re.findall(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])", other))
-    run = r"(?<![A-Za-z\\{])[A-Za-z]{3,}(?![A-Za-z}])"
-    return re.sub(run, lambda m: " ".join(m[0]) if variables.issuperset(m[0]) else m[0], text)
+    replaced = lambda m: " ".join(m[0]) if variables.issuperset(m[0]) else m[0]  # noqa: E731
+    return re.sub(r"(?<![A-Za-z\\{])[A-Za-z]{3,}(?![A-Za-z}])", replaced, text)
 
 
 def bases(text: str) -> list[str]:

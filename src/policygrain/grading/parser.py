@@ -24,6 +24,9 @@ _REWRITTEN = [
     (re.compile(r"\\text ?\{ ?([A-Za-z]|[0-9]+) ?\}"), r" \1 "),
     (re.compile(r"\\[dtc]?frac\s*(?:\{([^{}]*)\}|(\\[a-z]+|\b\w))\s+(\w)"), r"\\frac{\1\2}{\3}"),
 ]
+# Functions without a backslash.
+_FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|log|ln|exp|max|min|gcd|lcm|pi"
+_REWRITTEN.append((re.compile(rf"(?<![A-Za-z\\{{])({_FUNCTIONS})(?![A-Za-z}}])"), r"\\\1 "))
 _GROUPS = re.compile(r"(?<![\d.,] )(?<![\d.,])\d{1,3}(?: \d{3})+(?![\d,]| \d)")  # `1 000 000`
 # Adjacent numbers, which the parser adds: it reads `2 3` and `2{3}` as 5.
 _SEPARATE_DIGITS = re.compile(

@@ -398,8 +398,8 @@ def _same_cases(gold: Any, given: Any) -> bool:
 def _equal_if_positive(gold: Any, given: Any) -> bool:
     r"""Whether roots, powers or logarithms of positive quantities were split or joined: `\sqrt{1/n}` is `1/\sqrt n`.
 
-    The two are equal where all variables are positive, and where one is negative and all is real: `\sqrt{x^2}` is not
-    `x`. Variables that are together under a root are quantities, which are positive.
+    They are equal where all variables are positive, and where one that is alone under a root is negative and all is
+    real: `\\sqrt{x^2}` is not `x`.
     """
     roots = [p for e in (gold, given) for p in e.atoms(sympy.Pow, sympy.log) if p.free_symbols]
     roots = [p for p in roots if not (isinstance(p, sympy.Pow) and p.exp.is_integer)]

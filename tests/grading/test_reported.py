@@ -10,7 +10,7 @@ import pytest
 from policygrain.grading import MathGrader, Options
 from policygrain.grading.grade_file import grade
 
-# Fields: kind, gold, prediction or completion, expected ("correct" or "wrong") and extraction.
+# Fields: kind, gold, prediction or completion, expected ("correct" or "wrong"), and perhaps extraction and problem.
 CASES = [json.loads(line) for line in Path(__file__).with_name("reported.jsonl").read_text().splitlines()]
 
 

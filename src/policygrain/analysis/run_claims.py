@@ -72,7 +72,8 @@ class Endpoint(NamedTuple):
 
 def _missing_text(steps: Array) -> str:
     ends = " to ".join(map(step_text, dict.fromkeys((steps[0], steps[-1]))))
-    return f"{len(steps)} values are missing (null, empty or absent) at {'steps' if len(steps) > 1 else 'step'} {ends}"
+    what, at = ("values are", "steps") if len(steps) > 1 else ("value is", "step")
+    return f"{len(steps)} {what} missing (null, empty or absent) at {at} {ends}"
 
 
 def step_text(step: float) -> str:

@@ -172,7 +172,7 @@ _LABEL = re.compile(
     r"(?P<label>[A-Za-z][A-Za-z ,'-]{2,}?(?: is| are| equals| ?:)) ?(?P<value>[-\d\\([$]\S*.*|[A-Za-z] ?=.*)"
 )
 _IS_THE_ANSWER = re.compile(r" is (?:the|my) (?:final |correct )?(?:answer|solution|value|result)$")
-_OPTION = re.compile(r"\(?(?P<letter>[A-J])(?:\) ?[.:]?|[.:]) ?(?!(?:and|or)\b|\(?[A-J](?:[).:,]|$)|[,;])\S.*")
+_OPTION = re.compile(r"\(?(?P<letter>[A-J])(?:\)? ?[.:] ?(?=\w|\\)(?!\(?[A-J]$)|\) ?(?=\d|\\frac|\\sqrt)).+")
 
 
 def plain(text: str) -> str:
@@ -269,6 +269,7 @@ def both_signs(items: list[str]) -> list[str]:
     return expanded
 
 
+FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|log|ln|exp|max|min|gcd|lcm|pi"
 # Letters beside one another, but not `aby` in `3aby`, nor the e of `axe^{2}`.
 _RUN = r"(?:\\text ?\{[A-Za-z .]*\}|(?<![A-Za-z\\])(?:(?<!\d)|(?=[A-Za-z]{4}))(?:[A-Za-z]+(?=e ?\^)|[A-Za-z]+))"
 # Words, or what looks like them; subscripts, names of environments and other commands are left alone.
@@ -284,7 +285,7 @@ def is_word(letters: str, alone: bool = False) -> bool:
     if len(letters) == 2:
         return alone and bool(_NUMERAL.match(letters) or (not letters.isupper() and _VOWEL.search(letters)))
     is_product = "".join(sorted(letters)) in "abcdpqrstuvwxyz" or not _NO_PRODUCT.search(letters)
-    return len(letters) > 2 and (letters.isupper() or not is_product)
+    return len(letters) > 2 and (letters.isupper() or not is_product) and letters not in FUNCTIONS.split("|")
 
 
 def words_as_text(text: str) -> str:

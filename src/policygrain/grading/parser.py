@@ -12,7 +12,7 @@ from latex2sympy2_extended.latex2sympy2 import ConversionConfig
 from latex2sympy2_extended.math_normalization import NormalizationConfig, normalize_latex
 from math_verify.parser import should_treat_as_complex
 
-from .notation import words_as_text
+from .notation import FUNCTIONS, words_as_text
 
 _NORMALIZATION = NormalizationConfig(basic_latex=False, malformed_operators=True, nits=True, boxed="none")
 _CONVERSION = ConversionConfig(lowercase_symbols=False)
@@ -24,9 +24,7 @@ _REWRITTEN = [
     (re.compile(r"\\text ?\{ ?([A-Za-z]|[0-9]+) ?\}"), r" \1 "),
     (re.compile(r"\\[dtc]?frac\s*(?:\{([^{}]*)\}|(\\[a-z]+|\b\w))\s+(\w)"), r"\\frac{\1\2}{\3}"),
 ]
-# Functions without a backslash.
-_FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|log|ln|exp|max|min|gcd|lcm|pi"
-_REWRITTEN.append((re.compile(rf"(?<![A-Za-z\\{{])({_FUNCTIONS})(?![A-Za-z}}])"), r"\\\1 "))
+_REWRITTEN.append((re.compile(rf"(?<![A-Za-z\\{{])({FUNCTIONS})(?![A-Za-z}}])"), r"\\\1 "))
 _GROUPS = re.compile(r"(?<![\d.,] )(?<![\d.,])\d{1,3}(?: \d{3})+(?![\d,]| \d)")  # `1 000 000`
 # Adjacent numbers, which the parser adds: it reads `2 3` and `2{3}` as 5.
 _SEPARATE_DIGITS = re.compile(

@@ -355,7 +355,10 @@ def _same_number(gold: str, answer: str, options: Options) -> bool:
     a, b = parse_number(notation.compact(gold)), parse_number(notation.compact(answer))
     if a and b:
         return agree(a, b, options)
-    expected, actual = parse(notation.spaced(gold, answer)), parse(notation.spaced(answer, gold))
+    gold, answer = notation.spaced(gold, answer), notation.spaced(answer, gold)
+    expected, actual = parse(gold), parse(answer)
+    if len({"\\text{WORD" in notation.words_as_text(text) for text in (gold, answer)}) > 1:
+        return False  # the product of a word and 0 is 0
     if expected is None:
         raise UnreadableGold(gold)
     if actual is None:
@@ -402,7 +405,7 @@ def _equal_if_positive(gold: Any, given: Any) -> bool:
     real: `\\sqrt{x^2}` is not `x`.
     """
     roots = [p for e in (gold, given) for p in e.atoms(sympy.Pow, sympy.log) if p.free_symbols]
-    roots = [p for p in roots if not (isinstance(p, sympy.Pow) and p.exp.is_integer)]
+    roots = [p for p in roots if not (isinstance(p, sympy.Pow) and p.exp.is_integer or gold.has(sympy.floor))]
     quantities = set().union(*(p.free_symbols for p in roots if len(p.free_symbols) > 1))
     points: list[tuple[int, Any]] = [(2 * point, ()) for point in range(_POINTS_COMPARED)]
     points += [(0, {symbol}) for symbol in sorted(gold.free_symbols - quantities, key=str)]

@@ -44,18 +44,15 @@ class Endpoint(NamedTuple):
         if len(values) < count:
             raise UserError(f"{run.name}: has {len(values)} values, and the endpoint needs {count}.")
         steps, values = steps[-count:], values[-count:]
-        missing = run.missing[
-            (run.missing > steps[0]) & (run.missing <= (math.inf if self.until is None else self.until))
-        ]
-        if not np.isfinite(values).all() or len(missing):
-            step, value = next(
-                ((s, v) for s, v in zip(steps, values, strict=True) if not math.isfinite(v)), (None, None)
-            )
-            what = f"{value} at step {step_text(step)}" if step is not None else _missing_text(missing)
+        ends = math.inf if self.until is None else self.until
+        missing = run.missing[(run.missing > steps[0]) & (run.missing <= ends)]
+        wrong = steps[~np.isfinite(values)]
+        if len(wrong) or len(missing):
+            first = wrong[0] if len(wrong) else missing[0]
+            what = f"{values[steps == first][0]} at step {step_text(first)}" if len(wrong) else _missing_text(missing)
             raise UserError(
-                f"{run.name}: {what}, so the run has no endpoint. Leaving such runs out favours the side that has them: "
-                f"compare all runs earlier (--until {step_text((missing[0] if step is None else step) - 1)}), or another "
-                "metric."
+                f"{run.name}: {what}, so the run has no endpoint. Leaving such runs out favours the side that has "
+                f"them: compare all runs earlier (--until {step_text(first - 1)}), or another metric."
             )
         mean = np.trapezoid(values, steps) / (steps[-1] - steps[0]) if self.area else values.mean()
         return float(mean), float(steps[0]), float(steps[-1])

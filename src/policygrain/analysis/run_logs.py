@@ -29,12 +29,12 @@ from .statistics import Array
 MOST_NAMES = 1000  # metrics of a run that are remembered for a message
 # Columns with the training step, before those with a tracker's own counter of calls.
 STEPS = ("train/global_step", "training/global_step", "global_step", "step", "training_step", "trainer/global_step")
-STEPS += ("Step", "_step")
+TRACKERS = ("Step", "_step")
 RUNS = ("run", "run_id", "run_name", "Name", "dir_name")  # columns with the run of a row
-NAMES, VALUES = ("tag", "metric", "key"), ("value", "Value")  # columns of a table with a row for each value of a metric
+NAMES, VALUES = ("tag", "metric", "key"), ("value", "Value")  # columns of a table in long form
 FORMATS = (
-    "trainer_state.json (TRL), JSON Lines (verl, prime-rl), CSV, JSON (Weights & Biases, TensorBoard), a database (.db) "
-    "of MLflow or Trackio, an MLflow run folder"
+    "trainer_state.json (TRL), JSON Lines (verl, prime-rl), CSV, JSON (Weights & Biases, TensorBoard), a database "
+    "(.db) of MLflow or Trackio, an MLflow run folder"
 )
 
 
@@ -205,7 +205,7 @@ def rows(path: Path, metric: str, step: str | None, ends: list[str]) -> Iterator
                     values = {k: v for k, v in values.items() if k not in (name, value)} | {values[name]: values[value]}
                 charts = [name for name in values if name.endswith(f" - {metric}")]  # Weights & Biases
                 if step is None and (charts or metric in values):
-                    step = _first(STEPS, values)
+                    step = _first((*STEPS, *TRACKERS), values)
                 if step is not None and step not in values and (charts or metric in values):
                     raise UserError(f"{where}: has no step {step!r}. The row has {listed(values)}.")
                 at = None if step is None else values.get(step)
@@ -214,8 +214,8 @@ def rows(path: Path, metric: str, step: str | None, ends: list[str]) -> Iterator
                     of_run = name.removesuffix(f" - {metric}")
                     if re.match(r"[\w./-]+: ", of_run) and values.get(f"{name}__MIN") != values.get(f"{name}__MAX"):
                         raise UserError(
-                            f"{path}: {name!r} is a mean over a group of runs, whose spread over seeds it hides. Export "
-                            "the chart without grouping, or the history of each run."
+                            f"{path}: {name!r} is a mean over a group of runs, whose spread over seeds it hides. "
+                            "Export the chart without grouping, or the history of each run."
                         )
                     yield Row(where, of_run, None, at, {metric: values[name]})
                 if not charts:

@@ -23,7 +23,7 @@ _THOUGHT = re.compile(
     r"(?P<opening><(?:think(?:ing)?|thought|reasoning)>|<\|begin_of_thought\|>|\[THINK\]|◁think▷)"
     r"|</(?:think(?:ing)?|thought|reasoning)>|<\|end_of_thought\|>|\[/THINK\]|◁/think▷"
 )
-EMPHASIS = re.compile(r"(?<![\w)])(\*{1,3}|__|`)(?=\S)([^*`\n]+)(?<=\S)\1(?![\w(])")  # of Markdown; not in `2**10`
+EMPHASIS = re.compile(r"(?<![\w)])(\*{1,3}|`)(?=\S)([^*`\n]+)(?<=\S)\1(?![\w(])")  # of Markdown; not in `2**10`
 _ANSWER_LINE = re.compile(r"(?i)answer\s*:\s*([^\n]+)")
 _FORMULA = re.compile(r"(?<!\\)\$([^$]+)(?<!\\)\$")
 _LAST_NUMBER = re.compile(r"-?\d*\.?\d+")
@@ -47,7 +47,7 @@ def boxed(text: str) -> str | None:
 
 
 def joined_boxes(text: str, in_brackets: bool = False) -> str | None:
-    r"""Like ``boxed``, with the adjacent boxes before it; ``in_brackets``: only in `(\boxed{1}, \boxed{2})`, else None."""
+    r"""Like ``boxed``, with the boxes adjacent to it; ``in_brackets``: only in `(\boxed{1}, \boxed{2})`, else None."""
     found: list[Box] = []
     for box in sorted(all_boxes(text), reverse=True):
         if found and box.end >= found[0].start:
@@ -55,9 +55,8 @@ def joined_boxes(text: str, in_brackets: bool = False) -> str | None:
         if found and not _BETWEEN.fullmatch(text, box.end + 1, found[0].start):
             break
         found.insert(0, box)
-    if not found or (
-        in_brackets and (len(found) < 2 or text[found[0].start - 1] + text[found[-1].end + 1 :][:1] != "()")
-    ):
+    around = text[found[0].start - 1] + text[found[-1].end + 1 : found[-1].end + 2] if len(found) > 1 else ""
+    if not found or (in_brackets and around != "()"):
         return None
     return ", ".join(text[box.begin : box.end] for box in found)
 
@@ -97,15 +96,9 @@ def _from_answer_line(text: str, list_answer: bool) -> str | None:
     return content.strip().removesuffix(".") or None
 
 
-def _from_hashes(text: str, list_answer: bool) -> str | None:
-    """The rest of the last line with `####`: the form of GSM8K's solutions."""
-    return text.rpartition("####")[2].partition("\n")[0].strip() or None if "####" in text else None
-
-
 def _from_answer_tag(text: str, list_answer: bool) -> str | None:
     """The content of the last `<answer>…</answer>`; a box in it counts alone."""
-    before, opening, _ = text.rpartition("</answer>")
-    content = before.rpartition("<answer>")[2].strip() if opening and "<answer>" in before else ""
+    content = text.rpartition("</answer>")[0].rpartition("<answer>")[2].strip() if "<answer>" in text else ""
     return _from_boxes(content, list_answer) or content or None
 
 
@@ -140,7 +133,8 @@ def _qwen_box(rest: str) -> str:
 PROTOCOLS: dict[str, Callable[[str, bool], str | None]] = {
     "boxed": _from_boxes,
     "answer_line": _from_answer_line,
-    "hashes": _from_hashes,
+    # The rest of the last line with `####`, as in GSM8K's solutions.
+    "hashes": lambda text, _: text.rpartition("####")[2].partition("\n")[0].strip() or None if "####" in text else None,
     "answer_tag": _from_answer_tag,
     "qwen_math": _from_qwen_math,
 }
@@ -160,6 +154,5 @@ def extract(text: str, protocol: str = "boxed", list_answer: bool = False) -> st
     line `Answer: …`; `hashes`: after the last `####`; `answer_tag`: the last `<answer>…</answer>`; `qwen_math`: a
     sentence, a box or the last number (Qwen2.5-Math). A response that ended while the model was thinking has none.
     """
-    find = PROTOCOLS[check_protocol(protocol)]
     *_, last = [None, *_THOUGHT.finditer(text)]
-    return None if last and last["opening"] else find(text, list_answer)
+    return None if last and last["opening"] else PROTOCOLS[check_protocol(protocol)](text, list_answer)

@@ -18,7 +18,6 @@ from .notation import is_list
 
 BATCH = 512  # answers per step of the progress bar
 STATUSES = (*OUTCOMES, UNREADABLE_GOLD)
-WRAPPED = ("hashes", "answer_tag")  # protocols for predictions that are no plain answers
 
 
 def grade(file: Path, out: Path, grader: MathGrader, options: Options, strict: bool = False) -> dict[str, int]:
@@ -64,7 +63,7 @@ def _item(row: dict[str, Any], place: str, protocol: str, options: Options) -> I
     # A prediction already is an answer; protocols that search prose would shorten it.
     answer = extract(text, "boxed" if key == "prediction" else protocol, is_list(str(gold), options.list_answer))
     if answer is None and key == "prediction":
-        answer = next((found for form in WRAPPED if (found := extract(text, form))), EMPHASIS.sub(r"\2", text))
+        answer = extract(text, "hashes") or extract(text, "answer_tag") or EMPHASIS.sub(r"\2", text)
     return Item(str(gold), answer or "", options, place)
 
 

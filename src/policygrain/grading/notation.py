@@ -39,8 +39,6 @@ _REWRITTEN = [
         ),
         r"\\text",
     ),
-    # A whole quantity in text: `\text{12 units}`.
-    (re.compile(r"^\\text ?\{ ?((?:\\\$ ?)?\d[\d.,]*)(?= |\}$)([^{}]*)\}$"), r"\1\\text{\2}"),
     (re.compile(r"\\[hv]?phantom ?(?:\{[^{}]*\}|[-+\d])"), ""),
     (re.compile(r"\\(?:text)?color ?\{[^{}]*\}|\\(?:underline|displaystyle|textstyle)" + _END), ""),
     (re.compile(r"(?<=\d)(?:, ?\\!|\{ ?, ?\}) ?(?=\d{3}(?!\d))"), ""),
@@ -169,7 +167,7 @@ _ABOUT_A_LETTER = re.compile(
     r"| ?(?:\\ge|\\ne|>) ?-?\d+| is(?: (?:an|a|any|some|arbitrary|real|integer|number|constant))+)? ?\)?)"
 )
 _LABEL = re.compile(
-    r"(?P<label>[A-Za-z][A-Za-z ,'-]{2,}?(?: is| are| equals| ?:)) ?(?P<value>[-\d\\([$]\S*.*|[A-Za-z] ?=.*)"
+    r"(?P<label>[A-Za-z][A-Za-z ,'-]{2,}?(?: is| are| equals| ?:)) ?(?P<value>[-\d\\([].*|[A-Za-z] ?=.*)"
 )
 _IS_THE_ANSWER = re.compile(r" is (?:the|my) (?:final |correct )?(?:answer|solution|value|result)$")
 _OPTION = re.compile(r"\(?(?P<letter>[A-J])(?:\)? ?[.:] ?(?=\w|\\)(?!\(?[A-J]$)|\) ?(?=\d|\\frac|\\sqrt)).+")
@@ -198,7 +196,7 @@ def labelled(text: str) -> tuple[str, str]:
     match = _LABEL.fullmatch(flat)
     if match and _DENYING.isdisjoint(match["label"].lower().split()):
         return match["label"].casefold(), match["value"]
-    return "", flat if flat.isdigit() else text
+    return "", flat if flat.lstrip("\\$")[:1].isdigit() and (text.startswith("\\text") or flat.isdigit()) else text
 
 
 def same_option(gold: str, answer: str) -> bool:
@@ -272,7 +270,6 @@ def both_signs(items: list[str]) -> list[str]:
 FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|log|ln|exp|max|min|gcd|lcm|pi"
 # Letters beside one another, but not `aby` in `3aby`, nor the e of `axe^{2}`.
 _RUN = r"(?:\\text ?\{[A-Za-z .]*\}|(?<![A-Za-z\\])(?:(?<!\d)|(?=[A-Za-z]{4}))(?:[A-Za-z]+(?=e ?\^)|[A-Za-z]+))"
-# Words, or what looks like them; subscripts, names of environments and other commands are left alone.
 _RUNS = re.compile(
     rf"(?P<words>{_RUN}(?: *{_RUN})*)"
     r"|\\(?:text|begin|end|mathbb|operatorname) ?\{[^{}]*\}|_ ?\{[^{}]*\}|\\[a-zA-Z]+"
@@ -289,12 +286,11 @@ def is_word(letters: str, alone: bool = False) -> bool:
 
 
 def words_as_text(text: str) -> str:
-    r"""``text`` with each word, and adjacent ones together, in one text command: a symbol for the parser."""
+    r"""``text`` with each word, and adjacent ones together, as a symbol that is unlike any product."""
 
     def replaced(match: re.Match[str]) -> str:
         words = plain(match["words"] or "")
         has_word = any(is_word(run, run == text) for run in re.findall("[A-Za-z]+", words))
-        # Unlike any product, since math-verify ignores case.
         return f"\\text{{WORD {words.upper().strip(' .')}}}" if has_word else match[0]
 
     return _RUNS.sub(replaced, text)

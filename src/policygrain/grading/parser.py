@@ -51,8 +51,7 @@ def parse(text: str) -> Any:
         text = words_as_text(text)
         is_real = not should_treat_as_complex(text)
         found = latex2sympy(text, is_real=is_real, normalization_config=None, conversion_config=_CONVERSION)
-        if isinstance(found, sympy.MatrixExpr):
-            found = found.doit().as_explicit()
+        found = found.doit().as_explicit() if isinstance(found, sympy.MatrixExpr) else found
         # The parser reads i as a variable.
         units = [symbol for symbol in getattr(found, "free_symbols", ()) if symbol.name == "i"]
         return found.subs(dict.fromkeys(units, sympy.I)) if units else found

@@ -55,11 +55,10 @@ def grade_pair(gold: str, answer: str, options: Options) -> Outcome:
 
 
 def _is_readable(gold: str) -> bool:
-    if notation.clock(gold) or parse(gold) is not None or _real_set(gold):
+    cases = notation.equation_members(gold)[-1] if "\\begin{cases}" in gold else gold
+    if notation.clock(gold) or parse(cases) is not None or _real_set(gold):
         return True
     gold = notation.labelled(notation.without_range(gold))[1]
-    if "\\begin{cases}" in gold:
-        return parse(notation.equation_members(gold)[-1]) is not None
     items = notation.both_signs(notation.bracketed(_without_variable(gold))[1])
     return all(item and parse(read_quantity(item, True).value) is not None for item in items)
 
@@ -386,14 +385,14 @@ def _equal(gold: Any, given: Any, options: Options) -> bool:
     letters = [str(one) for one in (gold, given) if one is sympy.E or getattr(one, "is_Symbol", False)]
     if len(letters) == 2 and min(map(len, letters)) == 1:
         return letters[0] == letters[1] and type(gold) is type(given)
-    if isinstance(gold, sympy.Piecewise) or isinstance(given, sympy.Piecewise):
+    if gold.is_Piecewise or given.is_Piecewise:
         return _same_cases(gold, given)
     return verify(gold, given, timeout_seconds=None) or (values is not None and _equal_if_positive(gold, given))
 
 
 def _same_cases(gold: Any, given: Any) -> bool:
     """Whether two values with cases are the same: case by case in any order, or by simplifying their difference."""
-    if isinstance(gold, sympy.Piecewise) and isinstance(given, sympy.Piecewise):
+    if gold.is_Piecewise and given.is_Piecewise:
         return _matched(gold.args, given.args, lambda a, b: a[1] == b[1] and _equal(a[0], b[0], Options()))
     return bool(sympy.simplify(gold.rewrite(sympy.Piecewise) - given.rewrite(sympy.Piecewise)) == 0)
 
@@ -401,14 +400,12 @@ def _same_cases(gold: Any, given: Any) -> bool:
 def _equal_if_positive(gold: Any, given: Any) -> bool:
     r"""Whether roots, powers or logarithms of positive quantities were split or joined: `\sqrt{1/n}` is `1/\sqrt n`.
 
-    They are equal where all variables are positive, and where one that is alone under a root is negative and all is
-    real: `\\sqrt{x^2}` is not `x`.
+    Equal where variables are positive, and where one that is alone under a root is not: unlike `\sqrt{x^2}` and `x`.
     """
     roots = [p for e in (gold, given) for p in e.atoms(sympy.Pow, sympy.log) if p.free_symbols]
-    roots = [p for p in roots if not (isinstance(p, sympy.Pow) and p.exp.is_integer or gold.has(sympy.floor))]
+    roots = [p for p in roots if not ((isinstance(p, sympy.Pow) and p.exp.is_integer) or gold.has(sympy.floor))]
     quantities = set().union(*(p.free_symbols for p in roots if len(p.free_symbols) > 1))
-    points: list[tuple[int, Any]] = [(2 * point, ()) for point in range(_POINTS_COMPARED)]
-    points += [(0, {symbol}) for symbol in sorted(gold.free_symbols - quantities, key=str)]
+    points: list[Any] = [(0, ()), (2, ()), (4, ()), *((0, {symbol}) for symbol in gold.free_symbols - quantities)]
     for point, negative in points:
         values = _evaluated([gold, given, *roots], point, negative)
         is_real = values is not None and all(value.is_real for value in values)

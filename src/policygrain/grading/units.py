@@ -101,8 +101,7 @@ def differ(gold: Quantity, given: Quantity) -> bool:
 def _unit(words: str, command: bool, spaced: bool, after_variable: bool) -> str | None:
     """The unit that ``words`` name, or the words if they do not change the value: "" if there are none, otherwise None.
 
-    ``command``: the words are inside a LaTeX text command; otherwise they may be a product of variables. Words after a
-    variable, other than units, say something about it: `n \\text{ odd}`.
+    ``command``: the words are in a text command, so no product. ``after_variable``: they may say something about it.
     """
     if not words:
         return ""

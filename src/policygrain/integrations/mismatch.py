@@ -26,9 +26,9 @@ MEANING = {
     "none": "engine and old policy are the same.",
     "bias": "the difference does not average out over a response. Products over long responses move far from 1, and "
     "geometric means do not come closer to 1. Compare temperature, top-p, precision and the age of the weights.",
-    "temperature": "one side is the other with larger differences between tokens, as under a temperature, top-p or top-k "
-    "that is on that side only. Products and geometric means move far from 1. Give both sides the same, or ask the engine "
-    "for processed log-probabilities.",
+    "temperature": "one side is the other with larger differences between tokens, as under a temperature, top-p or "
+    "top-k that is on that side only. Products and geometric means move far from 1. Give both sides the same, or ask "
+    "the engine for processed log-probabilities.",
     "noise": "errors of single tokens, which average out. Geometric means come closer to 1 as responses grow, products "
     "move away from 1.",
     "noise and bias": "the spread falls with the length, more slowly than that of independent errors.",

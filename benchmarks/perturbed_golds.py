@@ -1,19 +1,15 @@
 """Gold answers of the registered problem sets against themselves, and against 20 perturbations of each.
 
-A perturbation is a small edit that changes the meaning: another digit, sign, letter, word, order or bracket, an item
-left out or added. Most accepted ones are false positives; the others are equal by accident (`ba` for `ab`) and have to
-be told apart by eye, so all are written to a file.
+A perturbation is a small edit that changes the meaning. Accepted ones are false positives or equal by accident, which
+has to be told apart by eye, so they are written to a file. It needs the problem sets, and no network.
 
     python benchmarks/perturbed_golds.py [--data FOLDER] [--out FILE]
-
-It needs the problem sets, and no network.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import re
 from collections import Counter
@@ -24,18 +20,15 @@ from policygrain.grading import MathGrader, Options
 from policygrain.grading.math import without_box
 from policygrain.grading.notation import normalize
 from policygrain.tasks.registry import dataset, names
-from policygrain.tasks.set_files import find
+from policygrain.tasks.set_files import data_root, find
 from policygrain.tasks.sources import load
 
 EACH = 20
-LETTER = re.compile(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])")
-WORD = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{3,}")
+WORD = r"(?<![A-Za-z\\])[A-Za-z]{3,}"
 Change = Callable[[random.Random, str], str]
 
 
-def at(pattern: str | re.Pattern[str], change: Change) -> Change:
-    """An edit of one match of ``pattern``."""
-
+def at(pattern: str, change: Change) -> Change:
     def edit(draw: random.Random, gold: str) -> str:
         found = [*re.finditer(pattern, gold)]
         match = draw.choice(found) if found else None
@@ -53,7 +46,7 @@ EDITS: dict[str, Change] = {
     "a digit added": at(r"\d", lambda draw, digit: digit + draw.choice("123456789")),
     "digits exchanged": at(r"\d\d", lambda _, digits: digits[::-1]),
     "another sign": at(r"^|[-+]", lambda _, sign: "+" if sign == "-" else "-"),
-    "another letter": at(LETTER, other(*"abcdkmnpqrtuxyzABCDPQ")),
+    "another letter": at(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])", other(*"abcdkmnpqrtuxyzABCDPQ")),
     "letters of a word in another order": at(WORD, lambda draw, text: "".join(draw.sample(text, len(text)))),
     "another word": at(WORD, other("even", "odd", "prime", "north", "other")),
     "a word that changes the value": at(r"$", other(*[f"\\text{{ {w}}}" for w in ("dozen", "squared", "or more")])),
@@ -79,24 +72,20 @@ def perturbations(gold: str) -> list[tuple[str, str]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    folder = os.environ.get("POLICYGRAIN_DATA", Path(__file__).parents[2] / "shared" / "benchmarks")
-    parser.add_argument("--data", type=Path, default=Path(folder), help="folder of problem sets")
-    parser.add_argument("--out", type=Path, default=Path("accepted.jsonl"), help="accepted perturbations, to be judged")
+    parser.add_argument("--data", type=Path, help="folder of problem sets (default: POLICYGRAIN_DATA)")
+    parser.add_argument("--out", type=Path, default=Path("accepted.jsonl"))
     arguments = parser.parse_args()
-    problems = [p for n in names() if find(dataset(n), arguments.data) for p in load(n, arguments.data)]
+    root = data_root(arguments.data)
+    problems = [p for n in names() if find(dataset(n), root) for p in load(n, root) if not p.options.tests]
     # Tolerances are left out: within one, another digit is right.
-    golds = sorted({(without_box(p.answer), p.options.list_answer, p.options.text) for p in problems if p.answer})
-    pairs = [
-        (gold, as_list, *edit) for gold, as_list, text in golds if not text for edit in perturbations(normalize(gold))
-    ]
+    golds = sorted({(without_box(p.answer), p.options.list_answer, p.options.text) for p in problems})
+    pairs = [(gold, many, *edit) for gold, many, text in golds if not text for edit in perturbations(normalize(gold))]
     with MathGrader() as grader:
         unequal = [g for g, as_list, text in golds if grader.unreadable_golds([g], Options(as_list, text=text))]
         options = [Options(list_answer=as_list) for _, as_list, _, _ in pairs]
         outcomes = grader.compare([p[0] for p in pairs], [p[3] for p in pairs], options)
     accepted = [pair for pair, outcome in zip(pairs, outcomes, strict=True) if outcome == "correct"]
-    lines = [
-        json.dumps(dict(zip(("gold", "list", "kind", "answer"), p, strict=True)), ensure_ascii=False) for p in accepted
-    ]
+    lines = [json.dumps({"gold": g, "kind": k, "answer": a}, ensure_ascii=False) for g, _, k, a in accepted]
     arguments.out.write_text("\n".join(lines) + "\n")
     print(f"{len(golds):,} different gold answers; not equal to themselves: {len(unequal)} {unequal}\n")
     tried, counts = Counter(p[2] for p in pairs), Counter(p[2] for p in accepted)

@@ -555,8 +555,8 @@ class Study(Section):
         POLICY_AND_EVALUATION,
         "boxed",
         "how the answer is extracted from a response, in training and evaluation: boxed: the last complete "
-        r"\boxed{…}; answer_line: the last line 'Answer: …', as DAPO's reward; qwen_math: as the evaluation code of "
-        "Qwen2.5-Math, which the published tables used",
+        r"\boxed{…}; answer_line: the last line 'Answer: …', as DAPO's reward; hashes: after ####; answer_tag: in "
+        "<answer>…</answer>; qwen_math: as the evaluation code of Qwen2.5-Math, which the published tables used",
     )
     training: Training = Field(Training(), description="the training loop")
     methods: dict[Name, MethodChanges] = key(

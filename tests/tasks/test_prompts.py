@@ -91,7 +91,7 @@ def test_prompts_begin_as_the_tokenizer_begins_texts() -> None:
     tokenizer.add_special_tokens({"bos_token": "<bos>"})
     marks = [("<bos>", tokenizer.bos_token_id), (tokenizer.eos_token, tokenizer.eos_token_id)]
     whole = f"<bos> $A {tokenizer.eos_token}"
-    tokenizer._tokenizer.post_processor = TemplateProcessing(single=whole, special_tokens=marks)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single=whole, special_tokens=marks)
     renderer = PromptRenderer(tokenizer, Prompt(template="{problem}"))
     assert renderer.ids("1+1") == [tokenizer.bos_token_id, *plain.ids("1+1")]
     assert renderer.digest != plain.digest

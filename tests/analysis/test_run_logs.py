@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sqlite3
 import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from policygrain.analysis.run_claims import Endpoint
 from policygrain.analysis.run_logs import read_runs
 from policygrain.errors import UserError
 
@@ -184,7 +186,7 @@ WRONG: list[tuple[str, str, str]] = [
     ("a.json", '{"log_history": [{"step": 1', "not JSON .* cut off"),
     ("a.json", "3", "expected `log_history`"),
     ("a.json", '{"step": [1, 2], "r": [1]}', "columns have different lengths"),
-    ("a.db", "not a database, and long enough to be read as one", "cannot be read as MLflow's database"),
+    ("a.db", "not a database, and long enough to be read as one", "cannot be read as a database of MLflow or Trackio"),
 ]
 
 
@@ -224,3 +226,38 @@ def test_memory_is_sixteen_bytes_a_value(tmp_path: Path) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert len(run.values) == 20_000 and peak < 2e6
+
+
+# Logs like those in public bug reports: the mean of the endpoint, or the error.
+REPORTED = json.loads(Path(__file__).with_name("reported_logs.json").read_text())
+
+
+@pytest.mark.parametrize("case", REPORTED, ids=lambda case: case["case"])
+def test_reported_logs(case: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / case["file"]).write_text("\n".join([*case["lines"], ""]))
+    endpoint = Endpoint(case.get("last", 1), case.get("area", False), case.get("until"))
+
+    def mean() -> float:
+        (run,) = read_runs([str(tmp_path / case["file"])], case["metric"])
+        return endpoint.of(run)[0]
+
+    if "says" in case:
+        with pytest.raises(UserError, match=case["says"]):
+            mean()
+    else:
+        assert mean() == pytest.approx(case["mean"])
+
+
+def test_runs_that_share_a_name_are_told_apart_by_their_seeds(tmp_path: Path) -> None:
+    (tmp_path / "runs.csv").write_text("Name,seed,r\nx,0,0.5\nx,1,0.6\n")
+    runs = read_runs([f"{tmp_path}/runs.csv::x"], "r")
+    assert [(run.seed, [*run.values]) for run in runs] == [(0, [0.5]), (1, [0.6])]
+
+
+def test_the_database_of_trackio_is_read(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "t.db") as connection:
+        connection.execute("CREATE TABLE metrics (id INTEGER PRIMARY KEY, run_name TEXT, step INTEGER, metrics TEXT)")
+        rows = [("x", k, json.dumps({"r": v})) for k, v in VALUES.items()]
+        connection.executemany("INSERT INTO metrics (run_name, step, metrics) VALUES (?, ?, ?)", rows)
+    (run,) = read_runs([f"{tmp_path}/t.db::x"], "r")
+    assert dict(zip(run.steps, run.values, strict=True)) == VALUES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -181,3 +182,13 @@ def test_the_log_has_the_names_that_verl_gives(tmp_path: Path, monkeypatch: pyte
     assert (first["reward_mean"], first["response_length_mean"], first["truncated_share"]) == (0.5, 5.0, 1.0)
     assert (first["clip_fraction_low"], first["policy_loss"], first["learning_rate"]) == (0.1, 0.3, 1e-6)
     assert last["validation_accuracy"] == 0.5 and last["total_tokens"] == 20
+
+
+def test_nan_that_verl_writes_as_null_is_nan(tmp_path: Path) -> None:
+    data = {"critic/score/mean": None, "response_length/mean": 8.0, "actor/grad_norm": None}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 1, "data": data}) + "\n")
+    log = read_log([tmp_path / "metrics.jsonl"], 1, tmp_path)
+    row = metric_rows(log, SETTINGS, False, {}, {})[0]
+    assert math.isnan(row["reward_mean"]) and row["response_length_mean"] == 8.0
+    with pytest.raises(UserError, match="no number for response_length_mean at step 1"):
+        metric_rows({1: {"response_length/mean": math.nan}}, SETTINGS, False, {}, {})

@@ -117,6 +117,37 @@ def test_two_extraction_protocols_side_by_side_grade_the_same_responses(
     assert [protocol[name]["extraction"] for name in ("count", "count_qwen")] == ["boxed", "qwen_math"]
 
 
+def test_repeated_problems_are_one_problem_with_more_responses(made: tuple[Path, Path], tmp_path: Path) -> None:
+    """Five problems, three lines each: the scores of five problems, and as many responses as lines × n."""
+    made_data, start = DataFolder(made[0]), made[1]
+    data = DataFolder(tmp_path / "data")
+    data.benchmark("count").parent.mkdir(parents=True)
+    lines = made_data.benchmark("count").read_text().splitlines()[:5]
+    rows = [json.loads(line) | {"id": f"{i}"} for i, line in enumerate(lines * 3)]
+    data.benchmark("count").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    study = small_study(evaluation={"sampling": {"n": 2, "temperature": 1.0, "max_tokens": 12}})
+    evaluate(study, {"start/seed0": start}, data, StudyFolder(tmp_path))
+    folder = StudyFolder(tmp_path).evaluation("start/seed0")
+    (record,) = model_evaluation(folder).records
+    assert (record.problems, record.n, len(record.per_problem)) == (5, 6, 5)
+    samples = evaluated_samples(folder, record)
+    assert len(samples) == 30 and {sample.id for sample in samples} == {*"01234"}
+    assert record.accuracy == pytest.approx(np.mean([sample.outcome == "correct" for sample in samples]))
+
+
+def test_stop_strings_end_responses_without_sampling_again(made: tuple[Path, Path], tmp_path: Path) -> None:
+    data, start = DataFolder(made[0]), made[1]
+    evaluate(small_study(), {"start/seed0": start}, data, StudyFolder(tmp_path))
+    folder = StudyFolder(tmp_path).evaluation("start/seed0")
+    whole = evaluated_samples(folder, model_evaluation(folder).records[0])
+    stop = next(character for sample in whole for character in sample.response[1:])
+    evaluate(small_study(evaluation={"stop": [stop]}), {"start/seed0": start}, data, StudyFolder(tmp_path))
+    ended = evaluated_samples(folder, model_evaluation(folder).records[0])
+    assert [sample.response for sample in ended] == [sample.response.partition(stop)[0] for sample in whole]
+    assert all(sample.finished for sample, before in zip(ended, whole, strict=True) if stop in before.response)
+    assert model_evaluation(folder).protocol["stop"] == [stop]
+
+
 def test_greedy_responses_are_scored_besides_the_sampled_ones(made: tuple[Path, Path], tmp_path: Path) -> None:
     data, start = DataFolder(made[0]), made[1]
     study, results = small_study(evaluation={"greedy": True}), StudyFolder(tmp_path)

@@ -208,3 +208,23 @@ def test_masked_tokens_do_not_count(tmp_path: Path) -> None:
         [(o - e)[m] for o, e, m in zip(batch.old_log_probs, batch.rollout_log_probs, batch.mask, strict=True)]
     )
     assert found.corrections["token ≤ 2"].weight_mean == pytest.approx(float(kept.exp().mean()))
+
+
+@pytest.mark.parametrize("temperature", [0.6, 0.9, 1.0, 1.1, 1.5])
+@pytest.mark.parametrize("on", ["engine", "trainer"])
+def test_a_temperature_on_one_side_is_told_from_noise(temperature: float, on: str) -> None:
+    """Tokens of random distributions, sampled at the temperature; only one side's log-probabilities have it."""
+    generator = torch.Generator().manual_seed(1)
+    lengths = (5 * 40 ** torch.rand(100, generator=generator)).long()
+    logits = 2 * torch.randn(int(lengths.sum()), 12, generator=generator, dtype=torch.float64)
+    scaled = (logits / temperature).log_softmax(1)
+    ids = torch.multinomial(scaled.exp(), 1, generator=generator)
+    with_it, without = (x.gather(1, ids).squeeze(1) for x in (scaled, logits.log_softmax(1)))
+    noise = 0.01 * torch.randn(len(with_it), generator=generator, dtype=torch.float64)
+    engine, old = (with_it, without + noise) if on == "engine" else (without, with_it + noise)
+    tokens = {"old_log_probs": old, "log_probs": old, "rollout_log_probs": engine, "advantages": torch.ones_like(old)}
+    tokens["mask"] = torch.ones_like(old, dtype=torch.bool)
+    found = measure(Rollouts(tokens, {}, lengths, []))
+    assert found is not None and (found.diagnosis == "temperature") == (temperature != 1.0)
+    if temperature == 1.0:
+        assert found.diagnosis == "noise" and max(x or 0 for x in found.scale) <= 1.01

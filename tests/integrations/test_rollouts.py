@@ -224,3 +224,13 @@ def test_a_last_line_that_was_cut_off_is_named(tmp_path: Path) -> None:
     read = read_rollouts(path)
     assert len(read.lengths) == 1
     assert read.notes[0] == f"{path}, line 2: the last line is cut off and left out."
+
+
+def test_a_reward_at_each_token_is_the_reward_of_the_response(tmp_path: Path) -> None:
+    """As prime-rl's exports have it; where the mask is 0 it may be another number."""
+    ends = {"group": "a", "mask": [0, 1]}
+    rows = [row(0.1, 0.2, reward=[0, 1], **ends), row(0.1, 0.2, reward=[0, 0], **ends)]
+    assert read_rollouts(write_lines(tmp_path / "a.jsonl", rows)).responses["reward"].tolist() == [1.0, 0.0]
+    rows[0]["reward"], rows[0]["mask"] = [0, 1], [1, 1]
+    with pytest.raises(UserError, match="different rewards of one response's tokens"):
+        read_rollouts(write_lines(tmp_path / "b.jsonl", rows))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from policygrain.cli import main
-from policygrain.plan.cluster import PROCESSES, Request, launch
+from policygrain.plan.cluster import PROCESSES, Request, launch, read_profile
 
 STUDY = "base: {root}/studies/smoke.yaml\nname: check\nevaluation: {{engine: transformers}}\n"
 # What sinfo prints for `%P|%a|%l`.
@@ -150,11 +150,19 @@ def test_without_slurm_a_login_node_is_suggested(
         ({"gpu": 8, "nodes": 2, "tasks": 2}, ("--gpus=4",)),
         ({"gpu": 8, "nodes": "2-4"}, ("--gpus=4",)),
         ({"gpu": 8, "gpu_model": "a100", "nodes": 2, "mem": "1GB", "runtime": "1h"}, ("--gpus=a100:4", "--mem=1000")),
+        ({"mem_mb_per_cpu": 4000, "mem_mb": 8000}, ("--mem-per-cpu=4000",)),
+        ({"mem_mb_per_cpu": 4000, "mem": "1GB"}, ("--mem-per-cpu=4000",)),
         ({"gres": "nvme:1", "slurm_account": 7}, ("--account=7", "--gres=nvme:1")),
     ],
 )
 def test_options_of_a_check_on_one_node(resources: dict[str, object], words: tuple[str, ...]) -> None:
     assert sorted(Request("train", resources).words(PROCESSES)) == sorted(words)
+
+
+def test_settings_of_the_executor_are_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text("slurm-qos: long\nslurm-reservation: mine\nset-resources: {train: {qos: short}}\n")
+    requests = read_profile(tmp_path / "p.yaml")
+    assert [sorted(one.words()) for one in requests] == [["--qos=long", "--reservation=mine"]] * 2
 
 
 def test_processes_without_a_number_are_one_per_node() -> None:

@@ -53,6 +53,8 @@ OTHER: dict[str, Any] = {
     "prompt.template": "Problem: {problem}\n",
     "data.train": ["count", "largest"],
     "training.betas": [0.8, 0.9],
+    "prompt.chat_template_kwargs": {"enable_thinking": False},
+    "evaluation.stop": ["Problem:"],
     "training.trl": {"ddp_timeout": 60},
     "training.verl": {"trainer": {"nnodes": 2}},
     "training.sampler_bits": 4,

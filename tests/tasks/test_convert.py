@@ -19,6 +19,11 @@ from ..support.problem_sets import RECORDED, made_up, raw
     [
         ("last_boxed", r"so \boxed{1}, no: \boxed{\frac{1}{2}}.", r"\frac{1}{2}"),
         ("last_boxed", "nothing", ""),
+        ("last_boxed", r"\boxed{1} \boxed 2", "2"),
+        ("last_boxed", r"\boxed\pi", r"\pi"),
+        ("last_boxed", r"\boxed {\frac{1}{2}}.", r"\frac{1}{2}"),
+        ("last_boxed", r"\boxed{1} \boxed{never closed", ""),
+        ("last_boxed", r"\boxed", ""),
         ("after_hashes", "2+2=4 #### no\n#### 1,234", "1234"),
         ("integer", "27.0", "27"),
         ("integer", "-3.00", "-3"),

@@ -26,6 +26,7 @@ class Run(NamedTuple):
     steps: Array
     values: Array
     notes: tuple[str, ...] = ()  # what was left out when the log was read
+    missing: Array = np.array([])  # steps that have a row in the log and no value: null, empty or absent
 
 
 class Endpoint(NamedTuple):
@@ -43,12 +44,15 @@ class Endpoint(NamedTuple):
         if len(values) < count:
             raise UserError(f"{run.name}: has {len(values)} values, and the endpoint needs {count}.")
         steps, values = steps[-count:], values[-count:]
-        if not np.isfinite(values).all():
-            step, value = next((s, v) for s, v in zip(steps, values, strict=True) if not math.isfinite(v))
+        ends = math.inf if self.until is None else self.until
+        missing = run.missing[(run.missing > steps[0]) & (run.missing <= ends)]
+        wrong = steps[~np.isfinite(values)]
+        if len(wrong) or len(missing):
+            first = wrong[0] if len(wrong) else missing[0]
+            what = f"{values[steps == first][0]} at step {step_text(first)}" if len(wrong) else _missing_text(missing)
             raise UserError(
-                f"{run.name}: {value} at step {step_text(step)}, so the run has no endpoint. Leaving such runs out "
-                "favours the side that has them: compare all runs earlier "
-                f"(--until {step_text(step - 1)}), or another metric."
+                f"{run.name}: {what}, so the run has no endpoint. Leaving such runs out favours the side that has "
+                f"them: compare all runs earlier (--until {step_text(first - 1)}), or another metric."
             )
         mean = np.trapezoid(values, steps) / (steps[-1] - steps[0]) if self.area else values.mean()
         return float(mean), float(steps[0]), float(steps[-1])
@@ -61,6 +65,12 @@ class Endpoint(NamedTuple):
             return "the value"
         values = "the last value" if self.last == 1 else f"mean of the last {self.last} values"
         return f"{values}, {'at' if self.last == 1 else 'to'} step {step_text(last)}"
+
+
+def _missing_text(steps: Array) -> str:
+    ends = " to ".join(map(step_text, dict.fromkeys((steps[0], steps[-1]))))
+    what, at = ("values are", "steps") if len(steps) > 1 else ("value is", "step")
+    return f"{len(steps)} {what} missing (null, empty or absent) at {at} {ends}"
 
 
 def step_text(step: float) -> str:

@@ -5,6 +5,7 @@ Logs are read row by row; a value takes 16 bytes.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import glob
 import itertools
@@ -23,13 +24,17 @@ import numpy as np
 from ..errors import UserError, did_you_mean
 from ..files import json_lines
 from .run_claims import Run
+from .statistics import Array
 
 MOST_NAMES = 1000  # metrics of a run that are remembered for a message
-STEPS = ("step", "_step", "global_step", "Step", "train/global_step", "trainer/global_step", "training_step")
-RUNS = ("run", "run_id", "run_name", "Name")  # columns with the run of a row
+# Columns with the training step, before those with a tracker's own counter of calls.
+STEPS = ("train/global_step", "training/global_step", "global_step", "step", "training_step", "trainer/global_step")
+TRACKERS = ("Step", "_step")
+RUNS = ("run", "run_id", "run_name", "Name", "dir_name")  # columns with the run of a row
+NAMES, VALUES = ("tag", "metric", "key"), ("value", "Value")  # columns of a table in long form
 FORMATS = (
-    "trainer_state.json (TRL), JSON Lines (verl, prime-rl), CSV, JSON (Weights & Biases), an MLflow database (.db) or "
-    "run folder"
+    "trainer_state.json (TRL), JSON Lines (verl, prime-rl), CSV, JSON (Weights & Biases, TensorBoard), a database "
+    "(.db) of MLflow or Trackio, an MLflow run folder"
 )
 
 
@@ -38,6 +43,7 @@ class _Series:
 
     def __init__(self) -> None:
         self.steps, self.values = array("d"), array("d")
+        self.empty = array("d")  # steps of rows without a value
         self.seed: int | None = None
 
     def run(self, name: str, ends: Iterable[str]) -> Run:
@@ -56,7 +62,19 @@ class _Series:
             f"{name}: {replaced} of {len(steps)} values were logged again (restarts: {restarts}, "
             f"doubled steps: {(np.diff(steps) == 0).sum()}); the last of each counts"
         )
-        return Run(name, seed, steps[last], values[last], (*[note] * (replaced > 0), *ends))
+        missing = _missing(steps[last], np.frombuffer(self.empty))
+        return Run(name, seed, steps[last], values[last], (*[note] * (replaced > 0), *ends), missing)
+
+
+def _missing(steps: Array, empty: Array) -> Array:
+    """The steps of rows without a value at which the run, by the usual distance of its values, has one."""
+    gaps, counts = np.unique(np.diff(steps), return_counts=True)
+    if not len(empty) or not len(gaps) or 2 * counts.max() < len(steps) - 1:
+        return np.array([])
+    usual = gaps[counts.argmax()]
+    between = np.setdiff1d(empty[empty > steps[0]], steps)
+    since = between - steps[np.searchsorted(steps, between) - 1]
+    return between[since % usual == 0]
 
 
 def read_runs(places: Iterable[str], metric: str, step: str | None = None) -> list[Run]:
@@ -88,9 +106,10 @@ def _read(path: Path, names: str, metric: str, step: str | None) -> list[Run]:
         if not fnmatchcase(row.run, names):
             others[row.run] = None
             continue
-        one = series.setdefault(row.run, _Series())
-        if row.seed is not None:
-            seed = _seed(row.seed, row.where)
+        seed = None if row.seed is None else _seed(row.seed, row.where)
+        named = f"{row.run} (seed {seed})" if row.run and seed is not None else row.run  # runs may share a name
+        one = series.setdefault(named, _Series())
+        if seed is not None:
             if one.seed not in (None, seed):
                 raise UserError(
                     f"{row.where}: seed {seed} after seed {one.seed} in one run. A log of several runs needs a column "
@@ -100,6 +119,9 @@ def _read(path: Path, names: str, metric: str, step: str | None) -> list[Run]:
         if len(known) < MOST_NAMES:
             known.update((name, None) for name, value in row.values.items() if not isinstance(value, dict | list))
         if (value := _number(row.values.get(metric), f"{row.where}: {metric}")) is None:
+            if one.steps and isinstance(row.step, int | float | str):
+                with contextlib.suppress(ValueError):
+                    one.empty.append(float(row.step))
             continue
         if row.step is None:
             if one.steps:
@@ -167,7 +189,7 @@ def rows(path: Path, metric: str, step: str | None, ends: list[str]) -> Iterator
     if path.is_dir():
         yield from _mlflow_folder(path, metric)
     elif path.suffix in (".db", ".sqlite"):
-        yield from _mlflow_database(path, metric)
+        yield from _database(path, metric)
     else:
         try:
             if path.suffix == ".json":
@@ -179,15 +201,23 @@ def rows(path: Path, metric: str, step: str | None, ends: list[str]) -> Iterator
                 entries = ((f"{path}, line {number}", entry) for number, entry in lines)
             for where, entry in entries:
                 values = {**entry, **entry["data"]} if isinstance(entry.get("data"), dict) else entry  # verl
+                if (name := _first(NAMES, values)) and (value := _first(VALUES, values)) and values[name] != "":
+                    values = {k: v for k, v in values.items() if k not in (name, value)} | {values[name]: values[value]}
                 charts = [name for name in values if name.endswith(f" - {metric}")]  # Weights & Biases
                 if step is None and (charts or metric in values):
-                    step = next((name for name in STEPS if name in values), None)
+                    step = _first((*STEPS, *TRACKERS), values)
                 if step is not None and step not in values and (charts or metric in values):
                     raise UserError(f"{where}: has no step {step!r}. The row has {listed(values)}.")
                 at = None if step is None else values.get(step)
                 run = next((str(values[name]) for name in RUNS if name in values), "")
                 for name in charts:
-                    yield Row(where, name.removesuffix(f" - {metric}"), None, at, {metric: values[name]})
+                    of_run = name.removesuffix(f" - {metric}")
+                    if re.match(r"[\w./-]+: ", of_run) and values.get(f"{name}__MIN") != values.get(f"{name}__MAX"):
+                        raise UserError(
+                            f"{path}: {name!r} is a mean over a group of runs, whose spread over seeds it hides. "
+                            "Export the chart without grouping, or the history of each run."
+                        )
+                    yield Row(where, of_run, None, at, {metric: values[name]})
                 if not charts:
                     yield Row(where, run, values.get("seed"), at, values)
         except OSError as error:
@@ -196,6 +226,12 @@ def rows(path: Path, metric: str, step: str | None, ends: list[str]) -> Iterator
             raise UserError(f"{path}: cannot be read as CSV: {error}.") from error
         except UnicodeDecodeError as error:
             raise UserError(f"{path}: is not a text file. A log is one of: {FORMATS}.") from error
+
+
+def _first(names: Iterable[str], row: Mapping[str, Any]) -> str | None:
+    """The first of ``names`` that has a value in the row, or else that is a column of it."""
+    there = [name for name in names if name in row]
+    return next((name for name in there if row[name] not in (None, "")), there[0] if there else None)
 
 
 def _inside(folder: Path) -> Path:
@@ -242,7 +278,7 @@ def _csv(path: Path, ends: list[str]) -> Iterator[tuple[str, Mapping[str, Any]]]
 
 
 def _json(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """`log_history` of a trainer_state.json, a list of objects, or an object of columns."""
+    """`log_history` of a trainer_state.json, a list of objects, an object of columns, or TensorBoard's list of rows."""
     try:
         content = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
@@ -256,12 +292,14 @@ def _json(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         if len({len(column) for column in columns}) > 1:
             raise UserError(f"{path}: its columns have different lengths.")
         content = [dict(zip(content, cells, strict=True)) for cells in zip(*columns, strict=True)]
+    elif isinstance(content, list) and content and all(isinstance(row, list) and len(row) == 3 for row in content):
+        content = [dict(zip(("Wall time", "Step", "Value"), row, strict=True)) for row in content]
     if not isinstance(content, list) or not all(isinstance(entry, dict) for entry in content):
         raise UserError(f"{path}: expected `log_history`, a list of objects, or columns. A log is one of: {FORMATS}.")
     yield from ((f"{path}, entry {number}", entry) for number, entry in enumerate(content, start=1))
 
 
-def _mlflow_database(path: Path, metric: str) -> Iterator[Row]:
+def _database(path: Path, metric: str) -> Iterator[Row]:
     names = "SELECT DISTINCT key FROM metrics"
     seeds = "SELECT run_uuid, value FROM params WHERE key = 'seed'"
     points = (
@@ -271,6 +309,9 @@ def _mlflow_database(path: Path, metric: str) -> Iterator[Row]:
     try:
         connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
         try:
+            if "run_name" in [column for _, column, *_ in connection.execute("PRAGMA table_info(metrics)")]:
+                yield from _trackio(path, connection)
+                return
             known = [key for (key,) in connection.execute(names)]
             if metric not in known:
                 raise UserError(
@@ -283,7 +324,12 @@ def _mlflow_database(path: Path, metric: str) -> Iterator[Row]:
         finally:
             connection.close()
     except sqlite3.Error as error:
-        raise UserError(f"{path}: cannot be read as MLflow's database: {error}.") from error
+        raise UserError(f"{path}: cannot be read as a database of MLflow or Trackio: {error}.") from error
+
+
+def _trackio(path: Path, connection: sqlite3.Connection) -> Iterator[Row]:
+    for number, run, step, metrics in connection.execute("SELECT id, run_name, step, metrics FROM metrics ORDER BY id"):
+        yield Row(f"{path}, row {number}", run, None, step, json.loads(metrics))
 
 
 def _mlflow_folder(folder: Path, metric: str) -> Iterator[Row]:

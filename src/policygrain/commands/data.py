@@ -81,7 +81,8 @@ def _check(arguments: Namespace) -> None:
     your own, answers must be readable as mathematics, and tests must call the function.
     """
     from ..errors import UserError
-    from ..tasks.golds import check_golds
+    from ..tasks.golds import check_golds, notes_on
+    from ..tasks.problem import read_problems
     from ..tasks.registry import dataset, names
     from ..tasks.set_files import check, data_root, find
     from ..text import columns
@@ -94,15 +95,19 @@ def _check(arguments: Namespace) -> None:
         if not chosen:
             raise UserError(f"{root}: none of the registered sets is here. Known: {', '.join(names())}.")
     faults = {d.name: check(d, root) for d in chosen}
+    notes = []
     for name in files:
         faults[name] = []
         try:
             check_golds([root / name], "math")
+            notes += [f"{name}: {note}" for note in notes_on(read_problems(root / name))]
         except UserError as error:
             faults[name].append(str(error).rstrip("."))
     print(
         "\n".join(columns([(n, "WRONG" if found else "right") for n, found in faults.items()], ("set", "result"), "l"))
     )
+    for note in notes:
+        print(f"note: {note}")
     if any(faults.values()):
         raise UserError("data check: " + "\n".join(f"{fault}." for found in faults.values() for fault in found))
 
@@ -177,9 +182,11 @@ def data(_: Namespace) -> None:
     option("--size", "only the first problems of each benchmark", type=int),
     option("--engine", choices=["auto", "vllm", "transformers"], default="auto"),
     option("--grader", choices=["math", "numeric"], default="math"),
-    option("--extraction", choices=["boxed", "answer_line", "qwen_math"], default="boxed"),
+    option("--extraction", "of the answer: boxed, answer_line, hashes, answer_tag or qwen_math", default="boxed"),
     option("--prompt", "text with {problem} (default: asks for steps and a box)"),
     option("--chat", "use the chat template (default: if all models have one)", action=BooleanOptionalAction),
+    option("--chat-template-kwargs", "JSON, such as '{\"enable_thinking\": false}'", default="{}", metavar="JSON"),
+    option("--stop", "strings before which a response ends", nargs="+", default=(), metavar="TEXT"),
     option("--revision", "revision of the models on the hub"),
     path("--root", "folder of problem sets (default: POLICYGRAIN_DATA)"),
     option("--seed", "sampling seed (default: 7)", type=int, default=7),
@@ -228,7 +235,7 @@ def evaluate_model(arguments: Namespace) -> None:
     option("--workers", "processes (default: one per processor)", type=int),
     option("--seconds", "processor time limit per answer (default: as in evaluations)", type=float),
     option("--relative-tolerance", "for numbers, as a share of the gold answer", type=float),
-    option("--extraction", "from completions: boxed, answer_line or qwen_math (default: boxed)", default="boxed"),
+    option("--extraction", "from completions, as for evaluate-model (default: boxed)", default="boxed"),
     flag("--strict", "end with an error if a gold answer cannot be read"),
     flag("--list-answer", "gold answers are lists in any order"),
 )

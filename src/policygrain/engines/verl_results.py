@@ -99,7 +99,7 @@ def read_back(folder: Path, settings: Training, dynamic: bool, run: RunFolder) -
 
 def _final(rows: Sequence[Mapping[str, Any]], timings: Sequence[Mapping[str, Any]]) -> FinalMetrics:
     last = rows[-1]
-    if "validation_accuracy" not in last:
+    if math.isnan(last.get("validation_accuracy", math.nan)):
         raise UserError("verl's log has no validation after the last step (trainer.test_freq of the exported arm).")
     return FinalMetrics(
         validation_accuracy=last["validation_accuracy"],
@@ -160,7 +160,8 @@ def read_log(paths: Iterable[Path], steps: int, folder: Path) -> Log:
             step, data = row.get("step"), row.get("data")
             if not isinstance(step, int) or not isinstance(data, dict):
                 raise UserError(f"{path}, line {number}: expected `step` and `data`. {AGAIN}")
-            log[step] = {**log.get(step, {}), **data}
+            # verl writes NaN as null.
+            log[step] = log.get(step, {}) | {name: math.nan if v is None else v for name, v in data.items()}
     if missing := [step for step in range(1, steps + 1) if step not in log]:
         shown = ", ".join(map(str, missing[:5])) + (", …" if len(missing) > 5 else "")
         raise UserError(
@@ -196,6 +197,9 @@ def metric_rows(
                 row["truncated_share"] = statistics.fmean(not sample.finished for sample in samples)
                 if len(samples) > 1:
                     row["reward_std"] = statistics.stdev(float(sample.outcome == "correct") for sample in samples)
+            for name in ("response_length_mean", "groups_dropped"):
+                if math.isnan(row.get(name, 0)):
+                    raise UserError(f"verl's log has no number for {name} at step {step + 1} (null), which is counted.")
             sampled = (settings.prompts_per_step + int(row.get("groups_dropped", 0))) * settings.group
             totals["total_updates"] += settings.updates_of_batch
             totals["total_tokens"] += round(row.get("response_length_mean", 0) * sampled)

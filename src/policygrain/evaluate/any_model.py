@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +32,8 @@ class EvaluationOptions(NamedTuple):
     extraction: str = "boxed"
     prompt: str = PROMPT
     chat: bool = False
+    chat_template_kwargs: str = "{}"  # JSON
+    stop: Sequence[str] = ()
     root: Path | None = None
     seed: int = 7
 
@@ -50,11 +53,18 @@ def study_of(options: EvaluationOptions, name: str, start: str) -> Study:
             raise UserError("--samples: several greedy responses are the same; give --temperature, too.")
         benchmark = {"name": _slug(Path(source).stem), "source": source, "size": options.size}
         benchmarks.append(benchmark | ({} if own == samplings[0] else {"sampling": own}))
+    try:
+        template_arguments = json.loads(options.chat_template_kwargs)
+    except ValueError as error:
+        raise UserError(
+            f"--chat-template-kwargs: {options.chat_template_kwargs!r} is not JSON, such as "
+            f"'{{\"enable_thinking\": false}}': {error}."
+        ) from error
     content: dict[str, Any] = {
         "name": name,
         "seeds": [0],
         "model": {"start": start},
-        "prompt": {"template": options.prompt, "chat": options.chat},
+        "prompt": {"template": options.prompt, "chat": options.chat, "chat_template_kwargs": template_arguments},
         # Nothing is trained, but a study needs a training problem.
         "data": {"train": ["count"], "train_size": 1, "validation_size": 1, "root": options.root and str(options.root)},
         "grader": options.grader,
@@ -66,6 +76,7 @@ def study_of(options: EvaluationOptions, name: str, start: str) -> Study:
             "registered_sampling": not given,
             "benchmarks": benchmarks,
             "seed": options.seed,
+            "stop": [*options.stop],
         },
     }
     return parse_study(content, Path("evaluate-model"))

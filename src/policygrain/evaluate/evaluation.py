@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -25,13 +25,13 @@ from ..results.layout import DataFolder, EvaluationFolder, RunFolder, StudyFolde
 from ..results.reader import model_evaluation
 from ..results.schema import EvaluationFacts, ModelEvaluation, write_record
 from ..study.schema import Study
-from ..tasks.problem import Problem, read_problems
+from ..tasks.problem import Problem, read_problems, with_repeats
 from ..tasks.prompts import PromptRenderer
 from ..tasks.registry import sampling_of
 from ..tasks.sources import contaminated
 from ..train.start_model import check_start_model
 from .any_model import fetched
-from .sampling import queries_of, sample
+from .sampling import queries_of, sample, stopped
 from .scores import grade
 
 
@@ -40,7 +40,7 @@ def evaluate(study: Study, models: Mapping[str, Path], data: DataFolder, results
 
     Models that already have a record with the same weights and protocol are skipped, and no response is sampled twice.
     """
-    problems = {b.name: read_problems(data.benchmark(b.name)) for b in study.evaluation.benchmarks}
+    problems = {b.name: with_repeats(read_problems(data.benchmark(b.name))) for b in study.evaluation.benchmarks}
     longest = max(sampling_of(study, b).max_tokens for b in study.evaluation.benchmarks)
     seen = {name: contaminated(data, name) for name in problems}
     host, made_at = EngineHost(study), commit()
@@ -71,6 +71,7 @@ def evaluate(study: Study, models: Mapping[str, Path], data: DataFolder, results
                 responses = sample(queries, partial(host.engine, model), folder, response_key(under))
             with clock("grade"):
                 texts = tokenizer.batch_decode([r.ids for r in responses], skip_special_tokens=True)
+                responses, texts = stopped(responses, texts, study.evaluation.stop)
                 records = grade(study, queries, responses, texts, graders, folder, seen)
             seconds = {phase: spent - before.get(phase, 0.0) for phase, spent in clock.seconds.items()}
             facts = EvaluationFacts(seconds=seconds, hardware=hardware(), versions=versions(), commit=made_at)
@@ -114,7 +115,7 @@ def _evaluation(folder: EvaluationFolder) -> ModelEvaluation | None:
 def _update_contaminated(
     there: ModelEvaluation,
     folder: EvaluationFolder,
-    problems: Mapping[str, Sequence[Problem]],
+    problems: Mapping[str, Collection[Problem]],
     seen: Mapping[str, Collection[str]],
 ) -> None:
     """Update which problems are among the training prompts, if that has changed; no response depends on it."""
@@ -154,6 +155,7 @@ def protocol(study: Study, renderer: PromptRenderer, data: DataFolder, model: st
         "engine": resolve_engine(engine_of(study)),
         "seed": study.evaluation.seed,
         **({"greedy": True} if study.evaluation.greedy else {}),
+        **({"stop": study.evaluation.stop} if study.evaluation.stop else {}),
         "benchmarks": {
             b.name: {
                 "sampling": sampling_of(study, b).model_dump(),
@@ -171,9 +173,10 @@ def engine_of(study: Study) -> Literal["auto", "vllm", "transformers"]:
 
 
 def response_key(protocol: dict[str, Any]) -> str:
-    """The digest of the parts of a protocol that sampled responses depend on: all but grader and extraction."""
+    """The digest of the parts of a protocol that sampled responses depend on: all but grader, extraction and stop."""
     benchmarks = {
         name: {k: v for k, v in settings.items() if k != "extraction"}
         for name, settings in protocol["benchmarks"].items()
     }
-    return digests.of_json({**protocol, "grader": None, "benchmarks": benchmarks})
+    sampled = {key: value for key, value in protocol.items() if key != "stop"}
+    return digests.of_json({**sampled, "grader": None, "benchmarks": benchmarks})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,14 +30,17 @@ class Query(NamedTuple):
     greedy: bool = False  # decoded greedily, in addition to the sampled responses
 
 
-def queries_of(study: Study, problems: Mapping[str, list[Problem]], renderer: PromptRenderer) -> list[Query]:
-    """All queries of an evaluation. If benchmarks share responses, the sampling seeds are keyed by the first one."""
+def queries_of(study: Study, problems: Mapping[str, Mapping[Problem, int]], renderer: PromptRenderer) -> list[Query]:
+    """All queries of an evaluation. If benchmarks share responses, the sampling seeds are keyed by the first one.
+
+    ``problems``: benchmark → problem → how often it is repeated; each repetition is answered as often as the others.
+    """
     queries = []
     for benchmarks in sharing_responses(study):
         sampling, names = sampling_of(study, benchmarks[0]), [b.name for b in benchmarks]
-        for problem in problems[names[0]]:
+        for problem, times in problems[names[0]].items():
             prompt, tool = renderer.ids(problem.problem, bool(problem.options.tests)), renderer.tool(problem.source)
-            for i in range(sampling.n):
+            for i in range(sampling.n * times):
                 seed = seed_of(study.evaluation.seed, names[0], problem.id, i)
                 request = Request(prompt, seed, sampling.max_tokens, sampling.temperature, sampling.top_p, False, tool)
                 queries.append(Query(names, problem, i, request))
@@ -76,6 +80,18 @@ def sample(
             raise UserError(f"{path}: cannot be written: {error.strerror}. Earlier responses are kept.") from error
         have.update(zip(chunk, responses, strict=True))
     return [have[i] for i in range(len(queries))]
+
+
+def stopped(
+    responses: Sequence[Response], texts: Sequence[str], stop: Sequence[str]
+) -> tuple[list[Response], list[str]]:
+    """Responses and their texts, which end before the first stop string; such responses are finished."""
+    cut = [text[: min((at for s in stop if (at := text.find(s)) >= 0), default=len(text))] for text in texts]
+    ended = [
+        replace(response, finished=True) if len(short) < len(text) else response
+        for response, text, short in zip(responses, texts, cut, strict=True)
+    ]
+    return ended, cut
 
 
 def _sampled(path: Path) -> dict[int, Response]:

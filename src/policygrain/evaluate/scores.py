@@ -88,8 +88,9 @@ def score(
     by_problem: dict[str, list[EvaluatedSample]] = {}
     for row in rows:
         by_problem.setdefault(row.id, []).append(row)
-    correct = [sum(r.outcome == "correct" for r in group) for group in by_problem.values()]
-    n = len(rows) // len(by_problem)
+    # (responses, correct ones) of each problem; a problem that is repeated has more.
+    counts = [(len(group), sum(r.outcome == "correct" for r in group)) for group in by_problem.values()]
+    scores, least = [correct / n for n, correct in counts], min(n for n, _ in counts)
     votes = [
         majority(
             [extract(r.response, extraction, is_list(r.gold, r.id in lists)) for r in group],
@@ -99,12 +100,12 @@ def score(
     ]
     return BenchmarkRecord(
         benchmark=benchmark,
-        n=n,
+        n=least,
         problems=len(by_problem),
-        accuracy=sum(correct) / len(rows),
-        per_problem=[c / n for c in correct],
+        accuracy=statistics.fmean(scores),
+        per_problem=scores,
         contaminated=[position for position, identity in enumerate(by_problem) if identity in contaminated],
-        pass_at={k: sum(pass_at_k(n, c, k) for c in correct) / len(correct) for k in powers_of_two(n)},
+        pass_at={k: statistics.fmean(pass_at_k(n, c, k) for n, c in counts) for k in powers_of_two(least)},
         majority=sum(votes) / len(votes),
         outcomes=dict(Counter(r.outcome for r in rows)),
         tokens=sum(r.tokens for r in rows),

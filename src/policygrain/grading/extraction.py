@@ -10,11 +10,20 @@ from ..errors import UserError, did_you_mean
 
 # A box without braces is read if its content is one number or letter and nothing continues it: `\boxed 5`.
 _BRACES = re.compile(
-    r"\\boxed\s*\{|[{}]|\\boxed(?:\s*(?P<number>-?\d+(?:\.\d+)?)|\s+(?P<letter>[A-Za-z]))"
+    r"\\(?:boxed|fbox|framebox)\s*\{|[{}]|\\boxed(?:\s*(?P<number>-?\d+(?:\.\d+)?)|\s+(?P<letter>[A-Za-z]))"
     r"(?=\s*(?:$|[$,;)\]]|\.(?!\d)|\\[)\]]|\\text(?![a-z])))"
 )
-# Text between boxes that are one list: `\boxed{1}$, $\boxed{2}$ \text{ and } \boxed{3}`.
-_BETWEEN = re.compile(r"(?:[\s$,;&]|\\[,;!() ]|\\q?quad|\\(?:text|mbox|textnormal)\s*\{[\s,]*(?:and|or)?\s*\}|and|or)*")
+# Text between boxes that are one list: `\boxed{1}$, $\boxed{2}$ \text{ and } x_3 = \boxed{3}`.
+_BETWEEN = re.compile(
+    r"(?:[\s$,;&*]|\\[,;!()\[\] ]|\\q?quad|\\(?:text|mbox|textnormal)\s*\{[\s,]*(?:and|or)?\s*\}|and|or"
+    r"|[A-Za-z](?:_\w|_\{\w+\})?\s*[=:]|\d[.)])*"
+)
+# Marks of a model's thoughts. A response in which the last one is an opening mark ended while the model was thinking.
+_THOUGHT = re.compile(
+    r"(?P<opening><(?:think(?:ing)?|thought|reasoning)>|<\|begin_of_thought\|>|\[THINK\]|◁think▷)"
+    r"|</(?:think(?:ing)?|thought|reasoning)>|<\|end_of_thought\|>|\[/THINK\]|◁/think▷"
+)
+EMPHASIS = re.compile(r"(?<![\w)])(\*{1,3}|`)(?=\S)([^*`\n]+)(?<=\S)\1(?![\w(])")  # of Markdown; not in `2**10`
 _ANSWER_LINE = re.compile(r"(?i)answer\s*:\s*([^\n]+)")
 _FORMULA = re.compile(r"(?<!\\)\$([^$]+)(?<!\\)\$")
 _LAST_NUMBER = re.compile(r"-?\d*\.?\d+")
@@ -29,46 +38,32 @@ class Box(NamedTuple):
 
 
 def boxed(text: str) -> str | None:
-    r"""The content of the last complete `\boxed{…}` or `\boxed 5`, or None."""
-    boxes = _boxes(text)
+    r"""The content of the last `\boxed{…}` or `\boxed 5`, or None if there is none or it is not closed."""
+    boxes = all_boxes(text)
     if not boxes:
         return None
     last = max(boxes)
     return text[last.begin : last.end]
 
 
-def joined_boxes(text: str) -> str | None:
-    r"""Like ``boxed``, with the adjacent boxes before it: `\boxed{1} and \boxed{2}` is `1, 2`."""
-    parts: list[str] = []
-    next_start = len(text) + 1
-    for box in sorted(_boxes(text), reverse=True):
-        if box.end >= next_start:
+def joined_boxes(text: str, in_brackets: bool = False) -> str | None:
+    r"""Like ``boxed``, with the boxes adjacent to it; ``in_brackets``: only in `(\boxed{1}, \boxed{2})`, else None."""
+    found: list[Box] = []
+    for box in sorted(all_boxes(text), reverse=True):
+        if found and box.end >= found[0].start:
             continue  # it contains the next one
-        if parts and not _BETWEEN.fullmatch(text, box.end + 1, next_start):
+        if found and not _BETWEEN.fullmatch(text, box.end + 1, found[0].start):
             break
-        parts.insert(0, text[box.begin : box.end])
-        next_start = box.start
-    return ", ".join(parts) if parts else None
-
-
-def last_box(text: str) -> str | None:
-    r"""The argument of the last `\boxed`, read as TeX does: braces, or one token as in `\boxed 2`.
-
-    None if there is no `\boxed`, nothing follows it or its braces are not closed.
-    """
-    start = text.rfind("\\boxed")
-    if start < 0:
+        found.insert(0, box)
+    around = text[found[0].start - 1] + text[found[-1].end + 1 : found[-1].end + 2] if len(found) > 1 else ""
+    if not found or (in_brackets and around != "()"):
         return None
-    rest = text[start + len("\\boxed") :].lstrip()
-    if rest.startswith("{"):
-        return next((text[box.begin : box.end] for box in _boxes(text) if box.start == start), None)
-    token = re.match(r"\\[a-zA-Z]+|[^\\}$]", rest)
-    return token[0] if token else None
+    return ", ".join(text[box.begin : box.end] for box in found)
 
 
-def _boxes(text: str) -> list[Box]:
-    """All complete boxes, in one pass over the text."""
-    if "\\boxed" not in text:
+def all_boxes(text: str) -> list[Box]:
+    """All boxes, in one pass over the text; none if the last one is not closed: a response ended in it."""
+    if "box" not in text:
         return []
     boxes = []
     stack: list[tuple[int, int] | None] = []  # open braces: (start, begin) of a box, None otherwise
@@ -80,16 +75,17 @@ def _boxes(text: str) -> list[Box]:
             boxes.append(Box(match.start(), match.start(token), match.end()))
         else:
             stack.append((match.start(), match.end()) if len(match.group()) > 1 else None)
-    return boxes
+    return boxes if max(boxes, default=(-1,)) > max(filter(None, stack), default=(-1,)) else []
 
 
 def _from_boxes(text: str, list_answer: bool) -> str | None:
-    return joined_boxes(text) if list_answer else boxed(text)
+    pair = None if list_answer else joined_boxes(text, in_brackets=True)
+    return f"({pair})" if pair else joined_boxes(text) if list_answer else boxed(text)
 
 
 def _from_answer_line(text: str, list_answer: bool) -> str | None:
     """DAPO's reward (verl's `math_dapo`): the last line `Answer: …` within the last 300 characters."""
-    lines = _ANSWER_LINE.findall(text[-300:])
+    lines = _ANSWER_LINE.findall(EMPHASIS.sub(r"\2", text[-300:]))
     if not lines:
         return None
     line = lines[-1].strip()
@@ -98,6 +94,12 @@ def _from_answer_line(text: str, list_answer: bool) -> str | None:
         formulas = _FORMULA.findall(line)
         content = formulas[0] if len(formulas) == 1 else line
     return content.strip().removesuffix(".") or None
+
+
+def _from_answer_tag(text: str, list_answer: bool) -> str | None:
+    """The content of the last `<answer>…</answer>`; a box in it counts alone."""
+    content = text.rpartition("</answer>")[0].rpartition("<answer>")[2].strip() if "<answer>" in text else ""
+    return _from_boxes(content, list_answer) or content or None
 
 
 def _from_qwen_math(text: str, list_answer: bool) -> str | None:
@@ -125,12 +127,15 @@ def _qwen_box(rest: str) -> str:
     if not rest.startswith("{"):
         return rest.partition("$")[0].strip()
     text = "\\boxed" + rest
-    return next((text[box.begin : box.end] for box in _boxes(text) if box.start == 0), rest[1:])
+    return next((text[box.begin : box.end] for box in all_boxes(text) if box.start == 0), rest[1:])
 
 
 PROTOCOLS: dict[str, Callable[[str, bool], str | None]] = {
     "boxed": _from_boxes,
     "answer_line": _from_answer_line,
+    # The rest of the last line with `####`, as in GSM8K's solutions.
+    "hashes": lambda text, _: text.rpartition("####")[2].partition("\n")[0].strip() or None if "####" in text else None,
+    "answer_tag": _from_answer_tag,
     "qwen_math": _from_qwen_math,
 }
 
@@ -145,7 +150,9 @@ def check_protocol(protocol: str) -> str:
 def extract(text: str, protocol: str = "boxed", list_answer: bool = False) -> str | None:
     r"""The answer in a response, or None. Raises UserError if there is no such protocol.
 
-    `boxed`: the last complete `\boxed{…}`, with ``list_answer`` together with the boxes adjacent to it;
-    `answer_line`: the last line `Answer: …`; `qwen_math`: a sentence, a box or the last number (Qwen2.5-Math).
+    `boxed`: the last `\boxed{…}`, with ``list_answer`` together with the boxes adjacent to it; `answer_line`: the last
+    line `Answer: …`; `hashes`: after the last `####`; `answer_tag`: the last `<answer>…</answer>`; `qwen_math`: a
+    sentence, a box or the last number (Qwen2.5-Math). A response that ended while the model was thinking has none.
     """
-    return PROTOCOLS[check_protocol(protocol)](text, list_answer)
+    *_, last = [None, *_THOUGHT.finditer(text)]
+    return None if last and last["opening"] else PROTOCOLS[check_protocol(protocol)](text, list_answer)

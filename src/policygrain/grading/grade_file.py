@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,14 +11,13 @@ from typing import Any
 from ..errors import UserError
 from ..files import atomic_text, json_lines
 from ..progress import Progress
-from .extraction import extract
+from .extraction import EMPHASIS, extract
 from .grader import OUTCOMES, UNREADABLE_GOLD, Item, Options, speaks_of_degrees
 from .math import MathGrader
 from .notation import is_list
 
 BATCH = 512  # answers per step of the progress bar
 STATUSES = (*OUTCOMES, UNREADABLE_GOLD)
-_PREFIX = re.compile(r"\s*(?:the\s+)?(?:(?:final\s+)?answer)(?:\s*:|\s+is\s*:?)\s*", re.IGNORECASE)
 
 
 def grade(file: Path, out: Path, grader: MathGrader, options: Options, strict: bool = False) -> dict[str, int]:
@@ -65,7 +63,7 @@ def _item(row: dict[str, Any], place: str, protocol: str, options: Options) -> I
     # A prediction already is an answer; protocols that search prose would shorten it.
     answer = extract(text, "boxed" if key == "prediction" else protocol, is_list(str(gold), options.list_answer))
     if answer is None and key == "prediction":
-        answer = _PREFIX.sub("", text, count=1) if _PREFIX.match(text) else text
+        answer = extract(text, "hashes") or extract(text, "answer_tag") or EMPHASIS.sub(r"\2", text)
     return Item(str(gold), answer or "", options, place)
 
 

@@ -39,7 +39,7 @@ class MathGrader(Grader):
             raise UserError("grader 'math': the package math-verify is missing; install it or use 'numeric'.")
         self.extraction = check_protocol(extraction)
         protocol = "" if extraction == "boxed" else f", {extraction}"
-        self.name = f"math-5 (math-verify {version('math-verify')}, {seconds:g} s{protocol})"
+        self.name = f"math-6 (math-verify {version('math-verify')}, {seconds:g} s{protocol})"
         self.pool = Pool(workers or default_workers(), seconds, memory)
         self._lock = threading.Lock()  # the pool serves one call at a time
 

@@ -11,6 +11,7 @@ import re
 import unicodedata
 
 from .numeric import OPTIONAL_SPACES, open_brackets, unbraced
+from .units import MEANINGFUL
 
 _SYMBOLS = "°º×·⋅πθ∞≤≥≠±∪∩∈∅"
 _COMMANDS = r"^\circ ^\circ \times \cdot \cdot \pi \theta \infty \le \ge \ne \pm \cup \cap \in \emptyset"
@@ -38,8 +39,6 @@ _REWRITTEN = [
         ),
         r"\\text",
     ),
-    # A whole quantity in text: `\text{12 units}`.
-    (re.compile(r"^\\text ?\{ ?((?:\\\$ ?)?\d[\d.,]*)(?= |\}$)([^{}]*)\}$"), r"\1\\text{\2}"),
     (re.compile(r"\\[hv]?phantom ?(?:\{[^{}]*\}|[-+\d])"), ""),
     (re.compile(r"\\(?:text)?color ?\{[^{}]*\}|\\(?:underline|displaystyle|textstyle)" + _END), ""),
     (re.compile(r"(?<=\d)(?:, ?\\!|\{ ?, ?\}) ?(?=\d{3}(?!\d))"), ""),
@@ -152,8 +151,59 @@ def split_top(text: str, separator: str) -> list[str]:
 
 
 def equation_members(text: str) -> list[str]:
-    """``text``, split at its equality signs; a text with another relation is not split."""
+    """``text``, split at its equality signs; a text with another relation is not split, nor are cases."""
+    if "\\begin{cases}" in text:
+        return text.split("=", text.partition("\\begin{cases}")[0].count("="))
     return [text] if is_relation(text) or re.search(r":=|\\equiv(?![a-zA-Z])", text) else split_top(text, "=")
+
+
+# Words before a value that do not only introduce it.
+_DENYING = frozenset(MEANINGFUL.split()) - {"is", "are", "equals", "all", "for", "ratio"}
+_TEXTS = re.compile(r"\\text ?\{([^{}]*)\}")
+# What is said about a letter of an answer after it: `, k \in \mathbb{Z}`, ` for any real c`, ` for n \ge 1`.
+_ABOUT_A_LETTER = re.compile(
+    r"(?P<value>.+?)(?P<about> ?[,(]? ?(?P<lead>(?:for|where|with) )?(?:(?:all|any|every|each|some|an|a|arbitrary|real|"
+    r"integers?|numbers?|constant) )*(?P<letter>[A-Za-z])(?P<kind> ?\\in ?(?:\\mathbb ?)?\{? ?[ZRQC] ?\}?"
+    r"| ?(?:\\ge|\\ne|>) ?-?\d+| is(?: (?:an|a|any|some|arbitrary|real|integer|number|constant))+)? ?\)?)"
+)
+_LABEL = re.compile(
+    r"(?P<label>[A-Za-z][A-Za-z ,'-]{2,}?(?: is| are| equals| ?:)) ?(?P<value>[-\d\\([].*|[A-Za-z] ?=.*)"
+)
+_IS_THE_ANSWER = re.compile(r" is (?:the|my) (?:final |correct )?(?:answer|solution|value|result)$")
+_OPTION = re.compile(r"\(?(?P<letter>[A-J])(?:\)? ?[.:] ?(?=\w|\\)(?!\(?[A-J]$)|\) ?(?=\d|\\frac|\\sqrt)).+")
+
+
+def plain(text: str) -> str:
+    """``text`` without text commands: their words are beside the rest."""
+    return " ".join(_TEXTS.sub(r"\1", text).split())
+
+
+def without_range(text: str) -> str:
+    r"""``text`` without the usual range of one of its letters: `2k\pi` for `2k\pi, k \in \mathbb{Z}`."""
+    match = _ABOUT_A_LETTER.fullmatch(plain(text))
+    if not match or not (match["lead"] or match["kind"]) or is_relation(match["value"]):
+        return text
+    # By convention i to n are integers. Other letters may be real; a range of integers restricts them.
+    restricted = r"\b[RQC]\b|real" if match["letter"] in "ijklmn" else r"\bZ\b|integer"
+    is_used = match["letter"] in re.sub(r"\\[a-zA-Z]+", "", match["value"])
+    is_usual = not re.search(restricted, match["about"]) if is_used else "all " in match["about"]
+    return match["value"] if is_usual else text
+
+
+def labelled(text: str) -> tuple[str, str]:
+    """The words that introduce a value, "" if there are none, and the value: (`The answer is`, `5`)."""
+    flat = _IS_THE_ANSWER.sub("", plain(text))
+    match = _LABEL.fullmatch(flat)
+    if match and _DENYING.isdisjoint(match["label"].lower().split()):
+        return match["label"].casefold(), match["value"]
+    return "", flat if flat.lstrip("\\$")[:1].isdigit() and (text.startswith("\\text") or flat.isdigit()) else text
+
+
+def same_option(gold: str, answer: str) -> bool:
+    """Whether one is the letter of an option, and the other this letter with the option's text: `E` and `(E) 12`."""
+    letter, option = sorted(map(plain, (gold, answer)), key=len)
+    match = _OPTION.fullmatch(option)
+    return match is not None and match["letter"] == letter.strip("(). ")
 
 
 def is_relation(text: str) -> bool:
@@ -215,6 +265,42 @@ def both_signs(items: list[str]) -> list[str]:
         else:
             expanded.append(item)
     return expanded
+
+
+FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|log|ln|exp|max|min|gcd|lcm|pi"
+# Letters beside one another, but not `aby` in `3aby`, nor the e of `axe^{2}`.
+_RUN = r"(?:\\text ?\{[A-Za-z .]*\}|(?<![A-Za-z\\])(?:(?<!\d)|(?=[A-Za-z]{4}))(?:[A-Za-z]+(?=e ?\^)|[A-Za-z]+))"
+_RUNS = re.compile(
+    rf"(?P<words>{_RUN}(?: *{_RUN})*)"
+    r"|\\(?:text|begin|end|mathbb|operatorname) ?\{[^{}]*\}|_ ?\{[^{}]*\}|\\[a-zA-Z]+"
+)
+_NUMERAL, _VOWEL, _NO_PRODUCT = map(re.compile, ("[IVXLCDM]{2}", "(?i)[eio]", "(?i)[aeiou]|^[^x]*y[^x]*$"))
+
+
+def is_word(letters: str, alone: bool = False) -> bool:
+    """Whether ``letters`` are a word, not a product such as `xyz`; ``alone``: nothing is beside them (`no`, `IV`)."""
+    if len(letters) == 2:
+        return alone and bool(_NUMERAL.match(letters) or (not letters.isupper() and _VOWEL.search(letters)))
+    is_product = "".join(sorted(letters)) in "abcdpqrstuvwxyz" or not _NO_PRODUCT.search(letters)
+    return len(letters) > 2 and (letters.isupper() or not is_product) and letters not in FUNCTIONS.split("|")
+
+
+def words_as_text(text: str) -> str:
+    r"""``text`` with each word, and adjacent ones together, as a symbol that is unlike any product."""
+
+    def replaced(match: re.Match[str]) -> str:
+        words = plain(match["words"] or "")
+        has_word = any(is_word(run, run == text) for run in re.findall("[A-Za-z]+", words))
+        return f"\\text{{WORD {words.upper().strip(' .')}}}" if has_word else match[0]
+
+    return _RUNS.sub(replaced, text)
+
+
+def spaced(text: str, other: str) -> str:
+    """``text`` with spaces in those of its words whose letters are all variables in ``other``: products."""
+    variables = set(re.findall(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])", other))
+    replaced = lambda m: " ".join(m[0]) if variables.issuperset(m[0]) else m[0]  # noqa: E731
+    return re.sub(r"(?<![A-Za-z\\{])[A-Za-z]{3,}(?![A-Za-z}])", replaced, text)
 
 
 def bases(text: str) -> list[str]:

@@ -10,7 +10,7 @@ import functools
 import logging
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import chain
 from typing import Any
 
@@ -55,8 +55,10 @@ def grade_pair(gold: str, answer: str, options: Options) -> Outcome:
 
 
 def _is_readable(gold: str) -> bool:
-    if notation.clock(gold) or parse(gold) is not None or _real_set(gold):
+    cases = notation.equation_members(gold)[-1] if "\\begin{cases}" in gold else gold
+    if notation.clock(gold) or parse(cases) is not None or _real_set(gold):
         return True
+    gold = notation.labelled(notation.without_range(gold))[1]
     items = notation.both_signs(notation.bracketed(_without_variable(gold))[1])
     return all(item and parse(read_quantity(item, True).value) is not None for item in items)
 
@@ -69,15 +71,18 @@ _SYMBOL = (
 )
 _FUNCTION = r"[f-h](?: ?\^ ?\{ ?(?:-1|\\prime) ?\})? ?\((?:[^()=]*|[f-h] ?\([^()=]*\))\)"
 _NAME = re.compile(rf"{_SYMBOL}(?: ?\([^()=]*\))?|{_FUNCTION}|{_SYMBOL}(?: ?: ?{_SYMBOL})+")
-_TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
 _WORDS = re.compile(r"[a-z]{2,}[a-z\d ]*")
 _NAMED_LIST = re.compile(rf"(?P<name>{_SYMBOL}|\([^()=]*\)) ?= ?(?P<items>[^=]*)")
 
 
 def _same(gold: str, answer: str, options: Options) -> bool:
     """Whether a normalized answer, a single one or a collection, is the same as the gold answer."""
-    if gold == answer or _same_words(gold, answer):
+    gold, answer = notation.without_range(gold), notation.without_range(answer)
+    if gold == answer or _same_words(gold, answer) or notation.same_option(gold, answer):
         return True
+    (label, value), (given_label, given) = notation.labelled(gold), notation.labelled(answer)
+    if not (label and given_label):
+        gold, answer = value, given
     if notation.bases(gold) != notation.bases(answer):
         return False
     if time := notation.clock(gold):
@@ -101,9 +106,12 @@ def _same(gold: str, answer: str, options: Options) -> bool:
 
 
 def _same_words(gold: str, answer: str) -> bool:
-    r"""Whether two texts are the same words, of which one or both are in text commands: `\text{June 20}`, `June 20`."""
-    words, given = (" ".join(_TEXT.sub(r"\1", text).casefold().split()) for text in (gold, answer))
-    return words == given and "\\text" in gold + answer and _WORDS.fullmatch(words) is not None
+    r"""Whether two texts are the same words, case and a final stop apart: `\text{June 20.}`, `June 20`."""
+    words, given = plain = [notation.plain(text).removesuffix(".").strip() for text in (gold, answer)]
+    if words.casefold() != given.casefold() or not _WORDS.fullmatch(words.casefold()):
+        return False
+    first = [text.partition(" ")[0] for text in plain]
+    return "\\text" in gold + answer or any(notation.is_word(w, True) and not w.isupper() for w in first)
 
 
 def _collection(text: str, items: list[str], brackets: str) -> tuple[str, list[str], str, dict[str, str]]:
@@ -290,6 +298,8 @@ def _sides(text: str) -> list[str] | None:
     numbers = [is_number(value) for value in values]
     if len(rest) == 2 and not name and not all(numbers):
         return rest
+    if len(rest) > 2 and not name and not numbers[0] and all(numbers[1:]):  # `m + n = 256 + 37 = 293`
+        name, rest, values = rest[0], rest[1:], values[1:]
     same = all(value is not None and _equal(values[-1], value, Options()) for value in values[:-1])
     return [name, rest[-1]] if values[-1] is not None and same else None
 
@@ -344,7 +354,10 @@ def _same_number(gold: str, answer: str, options: Options) -> bool:
     a, b = parse_number(notation.compact(gold)), parse_number(notation.compact(answer))
     if a and b:
         return agree(a, b, options)
+    gold, answer = notation.spaced(gold, answer), notation.spaced(answer, gold)
     expected, actual = parse(gold), parse(answer)
+    if len({"\\text{WORD" in notation.words_as_text(text) for text in (gold, answer)}) > 1:
+        return False  # the product of a word and 0 is 0
     if expected is None:
         raise UnreadableGold(gold)
     if actual is None:
@@ -362,7 +375,7 @@ def _equal(gold: Any, given: Any, options: Options) -> bool:
     values = _evaluated([gold, given]) if gold.free_symbols == given.free_symbols else None
     if values:
         expected, value = values
-        if options.within_tolerance(expected, value):
+        if not gold.free_symbols and options.within_tolerance(expected, value):
             return True
         # Expressions of different values differ. This is checked first because simplifying different expressions takes
         # longest, and because math-verify accepts numbers that are equal to six decimals, such as 2^{-30} and 2^{-40}.
@@ -372,7 +385,33 @@ def _equal(gold: Any, given: Any, options: Options) -> bool:
     letters = [str(one) for one in (gold, given) if one is sympy.E or getattr(one, "is_Symbol", False)]
     if len(letters) == 2 and min(map(len, letters)) == 1:
         return letters[0] == letters[1] and type(gold) is type(given)
-    return verify(gold, given, timeout_seconds=None)
+    if gold.is_Piecewise or given.is_Piecewise:
+        return _same_cases(gold, given)
+    return verify(gold, given, timeout_seconds=None) or (values is not None and _equal_if_positive(gold, given))
+
+
+def _same_cases(gold: Any, given: Any) -> bool:
+    """Whether two values with cases are the same: case by case in any order, or by simplifying their difference."""
+    if gold.is_Piecewise and given.is_Piecewise:
+        return _matched(gold.args, given.args, lambda a, b: a[1] == b[1] and _equal(a[0], b[0], Options()))
+    return bool(sympy.simplify(gold.rewrite(sympy.Piecewise) - given.rewrite(sympy.Piecewise)) == 0)
+
+
+def _equal_if_positive(gold: Any, given: Any) -> bool:
+    r"""Whether roots, powers or logarithms of positive quantities were split or joined: `\sqrt{1/n}` is `1/\sqrt n`.
+
+    Equal where variables are positive, and where one that is alone under a root is not: unlike `\sqrt{x^2}` and `x`.
+    """
+    roots = [p for e in (gold, given) for p in e.atoms(sympy.Pow, sympy.log) if p.free_symbols]
+    roots = [p for p in roots if not ((isinstance(p, sympy.Pow) and p.exp.is_integer) or gold.has(sympy.floor))]
+    quantities = set().union(*(p.free_symbols for p in roots if len(p.free_symbols) > 1))
+    points: list[Any] = [(0, ()), (2, ()), (4, ()), *((0, {symbol}) for symbol in gold.free_symbols - quantities)]
+    for point, negative in points:
+        values = _evaluated([gold, given, *roots], point, negative)
+        is_real = values is not None and all(value.is_real for value in values)
+        if abs(values[0] - values[1]) > 1e-9 * abs(values[0]) if values and is_real else not negative:
+            return False
+    return bool(roots)
 
 
 def is_number(expression: Any) -> bool:
@@ -387,15 +426,15 @@ def _renamed(gold: Any, given: Any) -> Any:
     return given.subs(names) if names else given
 
 
-def _evaluated(expressions: list[Any], point: int = 0) -> list[Any] | None:
+def _evaluated(expressions: list[Any], point: int = 0, negative: Collection[Any] = ()) -> list[Any] | None:
     """The values of expressions at random values of their variables, or None if one cannot be evaluated.
 
-    ``point`` is the seed of the variables' values, which are negative if it is odd.
+    ``point`` is the seed of the variables' values, which are negative if it is odd, or for ``negative`` variables.
     """
     names = sorted(set().union(*(e.free_symbols for e in expressions)), key=str)
     draw = random.Random(point)
     sign = -1 if point % 2 else 1
-    numbers = {name: sympy.Rational(sign * draw.randrange(5_000, 12_000), 4211) for name in names}
+    numbers = {n: sympy.Rational((-1) ** (n in negative) * sign * draw.randrange(5_000, 12_000), 4211) for n in names}
     try:
         # Strict: an error if cancellation leaves no digits, as in a sum of roots that is zero.
         values = [e.evalf(15, subs=numbers, strict=True) for e in expressions]

@@ -37,7 +37,7 @@ impossible unknown wrong incorrect false maybe perhaps possibly probably is are 
 inverse conjugate complex imaginary i e pi many several first last choice option versus vs ratio
 """
 SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
-DEGREE, RADIAN, PERCENT, WORDS = "degree", "radian", "percent", "words"  # WORDS: no unit, such as apples
+DEGREE, RADIAN, PERCENT, UNITS_OF_ANY_KIND = "degree", "radian", "percent", "units"
 
 _MEANINGFUL = frozenset(MEANINGFUL.split())
 _UNITS: dict[str, str] = {}
@@ -87,20 +87,21 @@ def read_quantity(text: str, bare: bool) -> Quantity:
     scale, _, rest = words.partition(" ")
     if scale in SCALES:
         value, words = f"{value} \\cdot 10^{{{SCALES[scale]}}}", rest
-    unit = _unit(words, match["bare"] is None, match["space"] == " ")
+    after_variable = re.search(r"(?<![A-Za-z\\])[A-Za-z]$", value) is not None
+    unit = _unit(words, match["bare"] is None, match["space"] == " ", after_variable)
     return Quantity(text, "") if unit is None else Quantity(value, unit)
 
 
 def differ(gold: Quantity, given: Quantity) -> bool:
-    """Whether both have a unit and the two differ. Words such as `apples` differ from no unit but a percent sign."""
+    """Whether both have a unit or other words and the two differ; `units` differ from nothing but a percent sign."""
     units = {gold.unit, given.unit} - {""}
-    return len(units) > 1 and (WORDS not in units or PERCENT in units)
+    return len(units) > 1 and (UNITS_OF_ANY_KIND not in units or PERCENT in units)
 
 
-def _unit(words: str, command: bool, spaced: bool) -> str | None:
-    """The unit that ``words`` name; WORDS if they do not change the value, "" if there are none, otherwise None.
+def _unit(words: str, command: bool, spaced: bool, after_variable: bool) -> str | None:
+    """The unit that ``words`` name, or the words if they do not change the value: "" if there are none, otherwise None.
 
-    ``command``: the words are inside a LaTeX text command; otherwise they may be a product of variables.
+    ``command``: the words are in a text command, so no product. ``after_variable``: they may say something about it.
     """
     if not words:
         return ""
@@ -109,12 +110,11 @@ def _unit(words: str, command: bool, spaced: bool) -> str | None:
     if (command or len(words) > 1 or (spaced and words in "mgsh")) and (known := _known(words)):
         return known
     others = [word.strip(".,") for word in words.split()]
-    if any(word.lower() in _MEANINGFUL for word in others):
+    if after_variable or any(word.lower() in _MEANINGFUL for word in others):
         return None
-    if command:
-        return WORDS if all(map(_HARMLESS.fullmatch, others)) else None
     # Plain letters are a word if there are four or more: `5 apples`, but `3 abc` is a product.
-    return WORDS if spaced and all(word.isalpha() and len(word) > 3 for word in others) else None
+    harmless = map(_HARMLESS.fullmatch, others) if command else (w.isalpha() and len(w) > 3 for w in others)
+    return " ".join(w.lower().removesuffix("s") for w in others) if (command or spaced) and all(harmless) else None
 
 
 def _known(words: str) -> str | None:
@@ -122,7 +122,7 @@ def _known(words: str) -> str | None:
     words = re.sub(r"\b(?:square|sq)\.? (\S+)", r"\1 2", re.sub(r"\b(?:cubic|cu)\.? (\S+)", r"\1 3", words))
     words = words.replace(" per ", " / ")
     if re.fullmatch(r"units?(?: [23])?", words):
-        return WORDS
+        return UNITS_OF_ANY_KIND
     parts = _PARTS.findall(words)
     # Case matters in short names: `m` and `M`, `mW` and `MW`.
     names = [_UNITS.get(part) or (_UNITS.get(part.lower()) if len(part) > 2 else None) for part in parts]

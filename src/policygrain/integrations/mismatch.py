@@ -19,12 +19,16 @@ from .rollouts import Rollouts
 
 LEAST = 10  # responses for an interval, and in each bin of lengths
 BINS, FEWEST_BINS = 8, 5
+STEEPER = 1.01  # the least slope of log π_old by log μ, or the other way round, that is no rounding
 NOISE, CONSTANT = -0.5, 0.0  # slopes of the log of the spread by the log of the length
 MEANING = {
     "other tokens": UNRELATED,
     "none": "engine and old policy are the same.",
     "bias": "the difference does not average out over a response. Products over long responses move far from 1, and "
     "geometric means do not come closer to 1. Compare temperature, top-p, precision and the age of the weights.",
+    "temperature": "one side is the other with larger differences between tokens, as under a temperature, top-p or "
+    "top-k that is on that side only. Products and geometric means move far from 1. Give both sides the same, or ask "
+    "the engine for processed log-probabilities.",
     "noise": "errors of single tokens, which average out. Geometric means come closer to 1 as responses grow, products "
     "move away from 1.",
     "noise and bias": "the spread falls with the length, more slowly than that of independent errors.",
@@ -59,6 +63,7 @@ class Mismatch(NamedTuple):
     slope: float | None  # of the log of the spread by the log of the length
     slope_interval: tuple[float, float] | None
     by_length: dict[str, tuple[int, float, float]]  # tokens of the response → responses, mean and spread
+    scale: tuple[float | None, ...]  # slopes over tokens: of log π_old by log μ, and of log μ by log π_old
     diagnosis: str  # a key of MEANING
 
     def data(self) -> dict[str, Any]:
@@ -79,6 +84,7 @@ def measure(rollouts: Rollouts) -> Mismatch | None:
     # π_old/μ has mean 1 over tokens of μ, μ/π_old over those of π_old. Errors of mean 0 raise both; below 1 is bias.
     below, above = (((sign * log_ratio).expm1() * mask).sum(1) / lengths for sign in (1, -1))
     slope = _slope(means, lengths)
+    scales = [_scale(x, y, mask) for x, y in ((engine, batch.old_log_probs), (batch.old_log_probs, engine))]
     return Mismatch(
         {name: _correction(batch, engine, Sampler(**changes), bins) for name, changes in CORRECTIONS.items()},
         float(means.mean()),
@@ -87,12 +93,28 @@ def measure(rollouts: Rollouts) -> Mismatch | None:
         None if slope is None else slope[0],
         None if slope is None else (slope[0] - slope[1], slope[0] + slope[1]),
         {k: (int(x.sum()), float(means[x].mean()), float(means[x].std(correction=0))) for k, x in bins.items()},
+        (scales[0][0], scales[1][0]),
         "none"
         if log_ratio.abs().max() < ALIKE
         else "other tokens"
         if unrelated(rollouts)
-        else _diagnosis([_interval(below), _interval(above)], slope),
+        else _diagnosis([_interval(below), _interval(above)], slope, max(low for _, low in scales)),
     )
+
+
+def _scale(x: Tensor, y: Tensor, mask: Tensor) -> tuple[float | None, float]:
+    """The slope of ``y`` by ``x`` over tokens, and the lower end of its 95% interval over responses.
+
+    Errors in either make both slopes at most 1; a temperature makes one of them larger.
+    """
+    x, y = (values.where(mask, 0.0) for values in (x, y))
+    x, y = ((values - values.sum() / mask.sum()) * mask for values in (x, y))
+    spread = x.square().sum()
+    if len(x) < LEAST or spread < ALIKE:
+        return None, 0.0
+    slope = (x * y).sum() / spread
+    error = ((x * (y - slope * x)).sum(1).square().sum() * len(x) / (len(x) - 1)).sqrt() / spread
+    return float(slope), float(slope - _quantile(len(x) - 1) * error)
 
 
 def _correction(batch: TokenBatch, engine: Tensor, sampler: Sampler, bins: dict[str, Tensor]) -> Correction:
@@ -114,8 +136,13 @@ def _correction(batch: TokenBatch, engine: Tensor, sampler: Sampler, bins: dict[
     )
 
 
-def _diagnosis(excess: list[tuple[float, float] | None], slope: tuple[float, float] | None) -> str:
-    """``excess``: intervals of the mean ratio − 1, in both directions; ``slope`` with half its interval."""
+def _diagnosis(excess: list[tuple[float, float] | None], slope: tuple[float, float] | None, scale: float) -> str:
+    """``excess``: intervals of the mean ratio − 1, in both directions; ``slope`` with half its interval.
+
+    ``scale``: what the larger slope over tokens is at least.
+    """
+    if scale > STEEPER:
+        return "temperature"
     if any(interval is not None and interval[1] < 0 for interval in excess):
         return "bias"
     if slope is None:
@@ -186,6 +213,9 @@ def table(stats: Mismatch | None) -> str:
     lines += [
         f"  all: mean {_shown(stats.mean, stats.interval)}; noise of this size explains {low:+.3g} to {high:+.3g}",
         f"  spread ∝ T^s: s = {_shown(stats.slope, stats.slope_interval)}; independent errors −0.5, same at every T: 0",
+        "  slope over tokens of log π_old by log μ, and the other way round: "
+        + ", ".join("unknown" if one is None else f"{one:.3f}" for one in stats.scale)
+        + "; at most 1 under noise",
         f"  {stats.diagnosis}: {MEANING[stats.diagnosis]}",
     ]
     return "\n".join(lines)

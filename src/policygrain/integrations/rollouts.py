@@ -208,6 +208,11 @@ class _Reader:
                 self.masked[0].append(reward[0])
                 self.masked[1].append(self._group(row))
             return
+        if len(rewards := values.get("reward", array("d"))) == count > 1:
+            # prime-rl writes the reward of a response at each of its tokens.
+            if len({reward for reward, kept in zip(rewards, mask, strict=False) if kept}) > 1:
+                raise UserError(f"{where}: {self.keys['reward']}: different rewards of one response's tokens.")
+            values["reward"] = rewards[-1:]
         prompt = values.pop("prompts", None)
         if prompt is not None:
             if not all(x.is_integer() for x in prompt):

@@ -114,7 +114,7 @@ def context_length(start: str) -> int:
     from transformers import AutoConfig
 
     with _readable(start):
-        return int(AutoConfig.from_pretrained(start).max_position_embeddings)
+        return int(AutoConfig.from_pretrained(start).get_text_config().max_position_embeddings)
 
 
 @contextmanager

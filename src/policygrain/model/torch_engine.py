@@ -69,7 +69,7 @@ class TorchEngine:
         ids = torch.tensor([[self.pad_id] * (width - len(p)) + list(p) for p in prompts], device=device)
         prompt_mask = torch.tensor([[False] * (width - len(p)) + [True] * len(p) for p in prompts], device=device)
         position = position_ids(prompt_mask)
-        cache = InPlaceCache(self.model.config.num_hidden_layers, width + longest)
+        cache = InPlaceCache(self.model.config.get_text_config().num_hidden_layers, width + longest)
         logits = self._forward(ids, prompt_mask, position, cache)[prompt_of]
         cache.select_rows(prompt_of)
         attention = torch.zeros((len(requests), width + longest), dtype=torch.bool, device=device)

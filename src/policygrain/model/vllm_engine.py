@@ -62,7 +62,8 @@ class VllmEngine:
         config: Any = AutoConfig.from_pretrained(start, revision=revision)
         # By default vLLM would cast float32 weights to bfloat16.
         dtype = dtype or str(config.dtype or "float32").removeprefix("torch.")
-        context, of_token = config.max_position_embeddings, bytes_per_token(config, getattr(torch, dtype).itemsize)
+        text: Any = config.get_text_config()
+        context, of_token = text.max_position_embeddings, bytes_per_token(text, getattr(torch, dtype).itemsize)
         needed = None if tokens is None else max(tokens, context) * of_token
         machine = machine_settings(context, kv_gib, colocated, reserved, needed)
         self._sleeps = bool(machine.get("enable_sleep_mode"))

@@ -191,7 +191,8 @@ def _context(study: Study) -> int | None:
             if not (folder / name).is_file():
                 raise UserError(f"model.start: {folder} is not a model with a tokenizer: {name} is missing.")
     fetch = f"policygrain fetch-model {folder.name} --out {start}" if folder.name in MODELS else ""
-    context = read_config(config_of(start, study.model.revision, fetch)).get("max_position_embeddings")
+    config = read_config(config_of(start, study.model.revision, fetch))
+    context = config.get("text_config", config).get("max_position_embeddings")
     return context if isinstance(context, int) else None
 
 

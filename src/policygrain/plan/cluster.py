@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -34,8 +34,11 @@ KEYS = {option: option for option in ("qos", "constraint", "gres", "nodes")} | {
     "ntasks-per-node": "tasks_per_node",
     "cpus-per-task": "cpus_per_task",
     "mem": "mem_mb",
+    "mem-per-cpu": "mem_mb_per_cpu",
+    "clusters": "cluster",
     "time": "runtime",
 }
+SETTINGS = ("qos", "reservation")  # options that the executor also takes for all jobs: `slurm-qos` in the profile
 PROCESSES = ("nodes", "ntasks", "ntasks-per-node", "time")  # a check is one process and takes minutes
 UNREADABLE: tuple[type[Exception], ...] = (OSError, yaml.YAMLError, AttributeError, TypeError, ValueError)
 UNREADABLE += (RecursionError, humanfriendly.InvalidSize, humanfriendly.InvalidTimespan)
@@ -47,6 +50,7 @@ class Request:
 
     rule: str
     resources: Mapping[str, Any]
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the executor, by option of sbatch
 
     @property
     def expressions(self) -> list[str]:
@@ -63,13 +67,16 @@ class Request:
     def options(self) -> dict[str, str]:
         """Options of sbatch. Raises what humanfriendly raises for a size or time that cannot be read."""
         values = {option: self.text(key) for option, key in KEYS.items()}
-        if values["mem"] is None and (size := self.text("mem")):
+        if values["mem-per-cpu"]:
+            values["mem"] = None  # the executor submits one of the two
+        elif values["mem"] is None and (size := self.text("mem")):
             values["mem"] = str(math.ceil(humanfriendly.parse_size(size) / 10**6))
         if (limit := values["time"]) and not limit.isdecimal():
             values["time"] = str(math.ceil(humanfriendly.parse_timespan(limit) / 60))
         model, gpus = self.text("gpu_model"), self.text("gpu")
         if (model or gpus not in (None, "0")) and not values["gres"]:
             values["gpus"] = ":".join(filter(None, [model, str(int(gpus or 1))]))
+        values |= {option: str(value) for option, value in self.settings.items() if value}
         return {option: value for option, value in values.items() if value}
 
     def words(self, leave_out: Collection[str] = ()) -> tuple[str, ...]:
@@ -100,7 +107,9 @@ def check_cluster(study: Study, config: Path, profile: Path) -> None:
             print(f"{profile}, {request.rule}: {problem}", file=sys.stderr)
             problems += 1
         else:
-            by_node_options.setdefault(request.words((*PROCESSES, "cpus-per-task", "mem")), []).append(request)
+            by_node_options.setdefault(request.words((*PROCESSES, "cpus-per-task", "mem", "mem-per-cpu")), []).append(
+                request
+            )
     with_vllm = rules_with_vllm(study)
     for node_options, same_node in by_node_options.items():
         # vLLM needs the memory and CPUs that its rule requests.
@@ -148,9 +157,10 @@ def read_profile(profile: Path) -> list[Request]:
         content = yaml.safe_load(profile.read_text(encoding="utf-8"))
         shared = dict(content.get("default-resources") or {})
         rules = {rule: dict(resources or {}) for rule, resources in (content.get("set-resources") or {}).items()}
-        requests = [Request(rule, shared | resources) for rule, resources in rules.items()]
+        settings = {option: content.get(f"slurm-{option}") for option in SETTINGS}
+        requests = [Request(rule, shared | resources, settings) for rule, resources in rules.items()]
         if not set(SUBMITTED) <= set(rules):
-            requests.insert(0, Request("default-resources", shared))
+            requests.insert(0, Request("default-resources", shared, settings))
         for request in requests:  # raises if a value cannot be parsed
             request.words(PROCESSES)
     except UNREADABLE as error:

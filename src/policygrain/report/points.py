@@ -54,10 +54,11 @@ def scores(folder: RunFolder, evaluation: ModelEvaluation) -> list[Point]:
 
 
 def some_samples(folder: RunFolder, evaluation: ModelEvaluation) -> dict[str, list[str]]:
-    """The first responses of each benchmark, as columns; every run has the same problems."""
+    """The first responses of each benchmark, as columns; every run has the same problems. A small archive has none."""
     columns: dict[str, list[str]] = {name: [] for name in ("benchmark", *SHOWN)}
     for record in evaluation.records:
-        for row in evaluated_samples(folder.evaluation, record)[:SAMPLES]:
+        there = folder.evaluation.samples(record.benchmark).exists()
+        for row in evaluated_samples(folder.evaluation, record)[:SAMPLES] if there else ():
             columns["benchmark"].append(record.benchmark)
             for name in SHOWN:
                 columns[name].append(str(getattr(row, name)))

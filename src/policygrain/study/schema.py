@@ -152,7 +152,14 @@ class Prompt(Section):
         pattern=r"\{problem\}",
     )
     chat: bool = key(EVERY_MODEL, False, "apply the tokenizer's chat template")
-    system: str = key(EVERY_MODEL, "", "system prompt, with chat: true")
+    system: str = key(
+        EVERY_MODEL,
+        "",
+        "system prompt, with chat: true; a chat template without a system role gets it before the problem",
+    )
+    chat_template_kwargs: dict[str, Any] = key(
+        EVERY_MODEL, {}, "further arguments of the chat template, such as enable_thinking: false"
+    )
 
 
 class Data(Section):
@@ -200,7 +207,7 @@ class Sampling(Section):
         return self
 
 
-Extraction = Literal["boxed", "answer_line", "qwen_math"]
+Extraction = Literal["boxed", "answer_line", "hashes", "answer_tag", "qwen_math"]
 
 
 class Benchmark(Section):
@@ -263,6 +270,11 @@ class Evaluation(Section):
         NOTHING, 30, "models that one process evaluates one after the other, with the same engine"
     )
     seed: Seed = key("evaluation", 7, "sampling seed")
+    stop: list[Text] = key(
+        "evaluation",
+        [],
+        "stop strings: a response ends before the first of them, as in base models that go on with another problem",
+    )
 
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -543,8 +555,8 @@ class Study(Section):
         POLICY_AND_EVALUATION,
         "boxed",
         "how the answer is extracted from a response, in training and evaluation: boxed: the last complete "
-        r"\boxed{…}; answer_line: the last line 'Answer: …', as DAPO's reward; qwen_math: as the evaluation code of "
-        "Qwen2.5-Math, which the published tables used",
+        r"\boxed{…}; answer_line: the last line 'Answer: …', as DAPO's reward; hashes: after ####; answer_tag: in "
+        "<answer>…</answer>; qwen_math: as the evaluation code of Qwen2.5-Math, which the published tables used",
     )
     training: Training = Field(Training(), description="the training loop")
     methods: dict[Name, MethodChanges] = key(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from ..files import json_lines, read_json
-from ..grading.extraction import last_box
+from ..grading.extraction import all_boxes
 from .problem import Row
 
 if TYPE_CHECKING:
@@ -114,8 +114,15 @@ def convert(dataset: Dataset, files: Iterable[Path]) -> list[Row]:
 
 
 def last_boxed(text: str) -> str:
-    r"""The argument of the last \boxed, in braces or one token as in `\boxed 2`; empty if there is none."""
-    return (last_box(text) or "").strip()
+    r"""The argument of the last `\boxed`, in braces or one token as in `\boxed 2`; empty if there is none."""
+    start = text.rfind("\\boxed")
+    if start < 0:
+        return ""
+    rest = text[start + len("\\boxed") :].lstrip()
+    if rest.startswith("{"):
+        return next((text[box.begin : box.end].strip() for box in all_boxes(text) if box.start == start), "")
+    token = re.match(r"\\[a-zA-Z]+|[^\\}$]", rest)
+    return token[0] if token else ""
 
 
 def after_hashes(text: str) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from ..errors import UserError
 from ..grading import CodeGrader, MathGrader, Options
 from ..progress import Progress
-from .problem import Problem, read_problems
+from ..text import some
+from .problem import Problem, read_problems, with_repeats
 
+_WORD = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{2,}(?![A-Za-z{])")  # a word in an answer, not a command
 CHECKED_AT_ONCE = 64  # problems with tests, between lines of progress
 TRIVIAL = ("return None", "return []", "return 0")  # programs that solve no problem
 WHAT_CROSSES = (
@@ -27,6 +30,20 @@ def check_golds(files: list[Path], grader_name: str) -> None:
         check_tests(path, [p for p in problems if p.options.tests])
         if grader_name == "math":
             _check_answers([p for p in problems if not p.options.tests])
+
+
+def notes_on(problems: list[Problem]) -> list[str]:
+    """What to know about problems that can be graded: repeated ones, and answers that are sentences."""
+    notes, different = [], len(with_repeats(problems))
+    if different < len(problems):
+        notes.append(
+            f"{len(problems)} lines are {different} different problems. Repetitions count as further responses to a "
+            "problem, not as problems of their own, in scores and intervals"
+        )
+    sentences = [p.id for p in problems if not p.options.tests and len(_WORD.findall(p.answer)) > 2]
+    if sentences:
+        notes.append(f"answers in words, which only the same words equal: {some(sentences, 5)}")
+    return notes
 
 
 def check_tests(path: Path, problems: list[Problem]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from itertools import islice
@@ -89,6 +90,15 @@ def _problem(row: Row, path: Path, number: int) -> Problem:
             texts[key] = str(value)
     degrees = "tests" not in values and speaks_of_degrees(texts["problem"])
     return Problem(**texts, options=Options(**values, degrees=degrees))
+
+
+def with_repeats(problems: Iterable[Problem]) -> dict[Problem, int]:
+    """Each different problem, and how often it occurs: published files repeat problems for several responses each."""
+    first: dict[tuple[str, str], Problem] = {}
+    counts: Counter[Problem] = Counter()
+    for problem in problems:
+        counts[first.setdefault((problem.problem, problem.answer), problem)] += 1
+    return dict(counts)
 
 
 def write_problems(path: Path, problems: Iterable[Problem]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from jinja2 import TemplateError
+
 from ..digests import of_text
 from ..errors import UserError
 from .tools import TOOLS, Tool
@@ -27,6 +29,9 @@ class PromptRenderer:
         """
         self.tokenizer, self.prompt, self.longest = tokenizer, prompt, longest
         self._tools: dict[str, Tool] = {}
+        # The beginning-of-sequence token, for texts to which the tokenizer adds it (Llama 3, Gemma).
+        added = [] if prompt.chat else list(tokenizer("a")["input_ids"][:1])
+        self._first = added if added == [tokenizer.bos_token_id] else []
         if prompt.chat and not tokenizer.chat_template:
             raise UserError("prompt.chat: the model's tokenizer has no chat template; set it to false.")
 
@@ -36,17 +41,31 @@ class PromptRenderer:
         text = template.replace("{problem}", problem)
         if not self.prompt.chat:
             return text
+        system = self.prompt.system
         # Always with a system message, even an empty one: without it some templates insert a default system prompt.
-        messages = [{"role": "system", "content": self.prompt.system}, {"role": "user", "content": text}]
-        rendered = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        return str(rendered)
+        rendered = self._chat([{"role": "system", "content": system}, {"role": "user", "content": text}])
+        if isinstance(rendered, str) and system.strip() in rendered:
+            return rendered
+        # The template has no system role: it refuses the message or leaves it out.
+        merged = self._chat([{"role": "user", "content": f"{system}\n\n{text}" if system else text}])
+        if isinstance(merged, str):
+            return merged
+        raise UserError(f"prompt.chat: the model's chat template cannot be used: {merged}. Set prompt.chat to false.")
+
+    def _chat(self, messages: list[dict[str, str]]) -> str | TemplateError:
+        """The messages in the chat template, or the error with which it refuses them."""
+        arguments = self.prompt.chat_template_kwargs | {"tokenize": False, "add_generation_prompt": True}
+        try:
+            return str(self.tokenizer.apply_chat_template(messages, **arguments))
+        except TemplateError as error:
+            return error
 
     def ids(self, problem: str, program: bool = False) -> list[int]:
-        """The prompt for ``problem`` as token ids; chat templates contain the special tokens, so none are added.
+        """The prompt for ``problem`` as token ids; a chat template writes the special tokens itself.
 
         UserError if the prompt is longer than ``longest``.
         """
-        ids = list(self.tokenizer(self.text(problem, program), add_special_tokens=False)["input_ids"])
+        ids = self._first + list(self.tokenizer(self.text(problem, program), add_special_tokens=False)["input_ids"])
         if self.longest is not None and len(ids) > self.longest:
             raise UserError(
                 f"a prompt of {len(ids)} tokens leaves no room for the response in the model's context (at most "
@@ -79,4 +98,8 @@ class PromptRenderer:
         content += str(self.tokenizer.chat_template) if self.prompt.chat else ""
         if self.prompt.program != type(self.prompt)().program:  # older records without it stay valid
             content += f"\0{self.prompt.program}"
+        if self.prompt.chat_template_kwargs:
+            content += f"\0{self.prompt.chat_template_kwargs}"
+        if self._first:
+            content += f"\0{self._first}"
         return of_text(content)

@@ -160,9 +160,19 @@ def names() -> tuple[str, ...]:
 def dataset(name: str) -> Dataset:
     """The set called ``name``. UserError with similar names if there is none."""
     if name not in names():
-        raise UserError(f"{name!r} is no registered problem set.{did_you_mean(name, names())}")
+        raise UserError(f"{name!r} is no registered problem set.{did_you_mean(name, names())}{how_to_read(name)}")
     text = resources.files(__package__).joinpath("datasets", f"{name}.yaml").read_text(encoding="utf-8")
     return parse(name, yaml.safe_load(text))
+
+
+def how_to_read(name: str) -> str:
+    """Advice for a file of problems that is not in JSON Lines; "" for other names."""
+    if not name.endswith((".parquet", ".json", ".csv", ".tsv", ".arrow")):
+        return ""
+    return (
+        " Files of your own are read as JSON Lines (.jsonl) with `problem` and `answer` in each line; with pandas: "
+        "pandas.read_parquet(FILE).rename(columns={...}).to_json(OUT, orient='records', lines=True)."
+    )
 
 
 def parse(name: str, data: dict[str, Any]) -> Dataset:

@@ -42,6 +42,7 @@ def check_source(source: str, root: Path | None, where: str) -> None:
         hint = did_you_mean(source, [*FAMILIES, *registry.names()])
         raise UserError(
             f"{where}: {source!r} is neither a family of problems, nor a registered set, nor a .jsonl file.{hint}"
+            f"{registry.how_to_read(source)}"
         )
     path = data_root(root) / source
     if not path.is_file():

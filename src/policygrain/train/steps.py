@@ -196,7 +196,7 @@ def open_collector(
     problems, validation = read_problems(data.train), read_problems(data.validation)
     with_tests = any(problem.options.tests for problem in [*problems, *validation])
     with open_grader(study.grader, study.extraction, with_tests) as grader:
-        longest = policy.model.config.max_position_embeddings - settings.max_tokens
+        longest = policy.model.config.get_text_config().max_position_embeddings - settings.max_tokens
         renderer = PromptRenderer(policy.tokenizer, study.prompt, longest)
         engine = open_engine(
             settings.engine,

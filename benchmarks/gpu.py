@@ -353,7 +353,9 @@ def main() -> None:
         print(json.dumps(measure(kind, side, given.shape, given.device, given.models, given.counted)))
         return
     report: dict[str, Any] = json.loads(given.out.read_text()) if given.out and given.out.exists() else {}
-    report = {**provenance(), "shape": given.shape, "rows": report.get("rows", {})}
+    # Measurements that failed are made again.
+    rows = {name: [row for row in done if "error" not in row] for name, done in report.get("rows", {}).items()}
+    report = {**report, **provenance(), "shape": given.shape, "rows": rows}
     begin, seen = time.monotonic(), dict[str, int]()
     common = ["--device", given.device, "--shape", given.shape, "--models", str(given.models)]
     common += ["--counted", str(given.counted)]

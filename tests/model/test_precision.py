@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from policygrain.errors import UserError
 from policygrain.model import precision
+from policygrain.model.loading import fuse_layers, load_model
 from policygrain.model.logprobs import score_tokens
 from policygrain.model.open_engine import open_engine
 from policygrain.model.precision import compute_dtype, has_fast_bfloat16, resolve_compute, set_compute_dtype
@@ -71,3 +73,27 @@ def test_the_engine_of_training_has_a_copy_in_that_precision(made: tuple[Path, P
         engine: Any = open_engine("transformers", str(made[1]), policy.model, policy.tokenizer, colocated=True)
         assert engine.model.dtype == compute_dtype(policy.model) == getattr(torch, compute)
         assert (engine.model is not policy.model) is copied and policy.model.dtype == torch.float32
+
+
+def test_fused_norms_are_those_of_transformers(made: tuple[Path, Path]) -> None:
+    """With gradients, to the float32 in which transformers computes them; they are used on a GPU."""
+    sequences, results = random_batch().sequences, []
+    for fused in (False, True):
+        model, _ = load_model(str(made[1]), dtype="float64")
+        before = model.model.norm.forward
+        if fused:
+            fuse_layers(model, by_liger=False)
+        assert (model.model.norm.forward != before) is fused
+        scores = score_tokens(model, sequences, 1.0)
+        (scores.log_probs.sum() + scores.entropy.sum()).backward()
+        results.append([scores.log_probs.detach(), *(p.grad for p in model.parameters())])
+    torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-4)
+
+
+def test_a_gpu_without_bfloat16_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "device", lambda: torch.device("cuda", 0))
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: False)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla T4")
+    with pytest.raises(UserError, match=r"training\.compute: Tesla T4 has no bfloat16\. Set it to float16 or float32"):
+        resolve_compute("bfloat16")
+    assert resolve_compute("auto") == torch.float32 and resolve_compute("float16") == torch.float16

@@ -21,6 +21,19 @@ def test_micro_batches_hold_every_row_once_within_the_budget() -> None:
     assert [len(rows) for rows in micro_batches(sequences, 1)] == [1] * 50
 
 
+def test_micro_batches_hold_whole_groups_where_they_fit() -> None:
+    """Three rows have the same prompt; only groups that are larger than the budget are divided."""
+    sequences = pack(*random_token_ids(60, 30, 60), 0)
+    tokens = sequences.attention.sum(1)
+    for budget in (150, 250, 1000):
+        cut = micro_batches(sequences, budget)
+        for prompt in range(len(sequences.prompts)):
+            rows = (sequences.prompt_of == prompt).nonzero().flatten().tolist()
+            parts = [part for part in cut if set(rows) & set(part.tolist())]
+            whole = int(tokens[rows].sum() + sequences.prompt_mask[prompt].sum())
+            assert len(parts) == 1 or whole > budget
+
+
 def test_a_token_with_an_end_in_it_is_the_last_of_its_segment() -> None:
     """Two lines and a rest; without an end a response is one segment."""
     tokenizer = tiny.character_tokenizer()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,6 +23,7 @@ from policygrain.model.loading import load_model
 from policygrain.model.logprobs import score_tokens
 from policygrain.model.sequences import pack
 from policygrain.model.torch_engine import TorchEngine
+from policygrain.model.vllm_engine import GIB, frozen_heap, machine_settings
 from policygrain.results.layout import StudyFolder
 from policygrain.results.reader import run_metrics
 from policygrain.tasks.tools import Tool, calculator
@@ -35,6 +37,28 @@ def vllm_engine(start: Path) -> Iterator[Engine]:
     from policygrain.model.vllm_engine import VllmEngine
 
     yield VllmEngine(str(start))
+
+
+def test_the_cache_of_a_gpu_has_room_for_a_step_or_half_of_what_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (60 * GIB, 80 * GIB))
+
+    def size(**given: Any) -> float:
+        return machine_settings(4096, colocated=True, **{"kv_gib": None, "reserved": 20 * GIB} | given)[
+            "kv_cache_memory_bytes"
+        ] / GIB  # fmt: skip
+
+    assert size() == 20 and size(needed=3 * GIB) == 3 and size(needed=50 * GIB) == 20
+    assert size(needed=3 * GIB, kv_gib=30.0) == 30
+
+
+def test_objects_of_the_trainer_are_no_part_of_a_collection_while_the_engine_works() -> None:
+    with frozen_heap():
+        assert gc.get_freeze_count() > 10_000
+    assert gc.get_freeze_count() == 0
 
 
 @needs_vllm

@@ -9,8 +9,11 @@ import pytest
 import torch
 
 from policygrain.errors import UserError
+from policygrain.model.attention import Varlen
 from policygrain.model.loading import load_model
+from policygrain.model.logprobs import score_tokens
 from policygrain.objective import method
+from policygrain.objective.batch import TokenBatch
 from policygrain.study.schema import Model
 from policygrain.train.policy import Policy, build_heads, make_scaler, open_policy
 from policygrain.train.rollout_batch import TrainingBatch
@@ -51,6 +54,27 @@ def test_a_step_does_not_depend_on_how_it_is_split_padded_or_ordered(name: str, 
         assert torch.allclose(gradient, whole, rtol=1e-4, atol=1e-6 * whole.norm().item()), what
         for key, value in metrics.items():
             assert same[key] == pytest.approx(value, rel=1e-4, abs=1e-6), (what, key)
+
+
+@pytest.mark.parametrize("name", ["grpo", "dapo", "tepo", "mpo", "gspo"])
+def test_a_pass_is_on_the_models_device_and_reads_no_number_before_its_end(
+    name: str, made: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the meta device, where a tensor of the host is refused, and the value of a tensor too: nothing waits there."""
+
+    def flash(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: object) -> torch.Tensor:
+        return query + 0 * (key.sum() + value.sum())
+
+    monkeypatch.setattr("policygrain.model.attention.flash", flash)
+    monkeypatch.setattr(Varlen, "runs", lambda *_: True)
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda _: False)  # it does not know this device
+    model, chosen, batch = load_model(str(made[1]))[0].to("meta"), method(name), random_batch()
+    fields = {k: v.to("meta") if isinstance(v, torch.Tensor) else v for k, v in vars(batch.tokens).items()}
+    tokens = TokenBatch(**{k: v for k, v in fields.items() if k != "whole"} | {"future_log_probs": None})
+    scores = score_tokens(model, batch.sequences, 1.0, "entropy_gradient" in chosen.needs)
+    out = chosen.loss(tokens.replace(log_probs=scores.log_probs, entropy=scores.entropy, step=chosen.step_of(tokens)))
+    out.loss.backward()
+    assert all(p.grad is not None and p.grad.device.type == "meta" for p in model.parameters())
 
 
 @pytest.mark.needs("gpu")

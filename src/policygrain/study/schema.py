@@ -320,13 +320,14 @@ class Training(Section):
     )
     max_tokens: PositiveInt = key(POLICY, 112, "maximum length of a response (L_max), in tokens, tool output included")
     micro_batch_tokens: PositiveInt = key(
-        NOTHING, 2048, "maximum tokens per forward pass, including padding; changes no result"
+        NOTHING, 2048, "maximum tokens of prompts and responses per forward pass; changes no result"
     )
     engine: Literal["transformers", "vllm"] = key(POLICY, "transformers", "engine that samples rollouts")
     kv_gib: float | None = key(
         NOTHING,
         None,
-        "size of vLLM's KV cache in GiB; null: 1 on a CPU, half of the free memory on a GPU",
+        "size of vLLM's KV cache in GiB; null: 1 on a CPU; on a GPU as much as the responses of a step need, at most "
+        "half of the memory that the trainer leaves",
         gt=0,
         le=10_000,
     )

@@ -42,10 +42,10 @@ def test_memory_by_hand() -> None:
     adapter = memory(SMALLEST, small_study(model={"lora": {"rank": 3}}), 3, 2, 1)
     # Sums of input and output: q and o 4+4, k and v 4+2, gate, up and down 4+6.
     assert (adapter["weights"], adapter["gradients"], adapter["AdamW"]) == (4 * (220 + 174), 4 * 174, 8 * 174)
-    # Beyond a small vocabulary: one block of 4,096 tokens × 8,192 words, and the output layer's gradient.
+    # Beyond a small vocabulary: one block of 2,048 tokens × all words, and the output layer's gradient.
     large = Shape(hidden=4, intermediate=6, layers=1, heads=2, kv_heads=1, vocabulary=100_000, tied=False)
     many = small_study(training={**training, "micro_batch_tokens": 8192})
-    assert memory(large, many, 3, 2, 1)["output layer"] == 4 * (3 * 4096 * 8192 + 400_000)
+    assert memory(large, many, 3, 2, 1)["output layer"] == 4 * (3 * 2048 * 100_000 + 400_000)
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,7 @@ MISTAKES: dict[str, list[Any]] = {
     "prompt.template": ["Solve the problem.", "{question}\n", "Solve: {problem}\n"],  # the last: no token for S
     "prompt.program": ["Write a program."],
     "prompt.chat": ["yes", True],
+    "prompt.chat_template_kwargs": ["enable_thinking", [1]],
     "prompt.system": ["You are a helpful assistant.", 3],
     "data.root": [3],
     "data.train": [
@@ -193,6 +194,7 @@ MISTAKES: dict[str, list[Any]] = {
     "sanity_checks.seeds": [[], [0, 0]],
     "evaluation.engine": ["sglang"],
     "evaluation.registered_sampling": ["true"],
+    "evaluation.stop": ["\n", [""], [3]],
     "evaluation.greedy": ["true"],
     "evaluation.after_training": [1],
     "evaluation.runs_per_engine": [0],

@@ -14,7 +14,7 @@ from ..tasks.characters import CHARACTERS
 
 # Up to this vocabulary size the output layer computes all logits at once, beyond it blocks of tokens × vocabulary.
 PLAIN_VOCABULARY = 4096
-BLOCK = (4096, 8192)
+BLOCK = (2048, 2**20)
 # Concurrent responses whose cache must fit: the batch size of transformers; of vLLM, enough to be efficient.
 SEQUENCES = {"transformers": 256, "vllm": 32}
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}

@@ -63,13 +63,13 @@ def run_lock(run_dir: Path) -> Iterator[None]:
 class Writer:
     """Context that writes checkpoints into a folder, one at a time, beside what its thread does meanwhile.
 
-    At its end the last checkpoint is complete. A UserError of writing is raised by the next call.
+    At its end the last checkpoint is complete. An error of writing is raised by the next call.
     """
 
     def __init__(self, checkpoints: Path) -> None:
         self.checkpoints = checkpoints
         self._thread: threading.Thread | None = None
-        self._error: UserError | None = None
+        self._error: BaseException | None = None
 
     def __enter__(self) -> Writer:
         return self
@@ -93,7 +93,7 @@ class Writer:
         self._thread.start()
 
     def wait(self) -> None:
-        """Until the last checkpoint is complete. UserError if it could not be written."""
+        """Until the last checkpoint is complete. Raises the error if it could not be written, usually a UserError."""
         if self._thread is not None:
             self._thread.join()
         self._thread, error, self._error = None, self._error, None
@@ -106,7 +106,7 @@ class Writer:
                 temporary = make_room(self.checkpoints)
                 save_state(state, temporary)
                 finish(temporary, self.checkpoints, step)
-        except UserError as error:
+        except BaseException as error:
             self._error = error
 
 

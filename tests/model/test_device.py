@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from policygrain.errors import Stopped, UserError
-from policygrain.model.device import claimed_gpu, device_errors
+from policygrain.model.device import device_errors, fits_beside_updates, no_updates_yet, updates_are_made
 from policygrain.study.schema import Training
 
 CUDA_MEMORY = "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 79.14 GiB."
@@ -35,7 +36,7 @@ def test_too_little_memory_names_the_settings_that_are_not_set_already() -> None
 LIMITED = """
 import sys, torch
 from policygrain.errors import UserError
-from policygrain.model.device import claimed_gpu, device_errors
+from policygrain.model.device import device_errors, fits_beside_updates, no_updates_yet, updates_are_made
 from policygrain.study.schema import Training
 try:
     with device_errors(Training(micro_batch_tokens=3000)):
@@ -78,39 +79,68 @@ def test_errors_of_the_program_stay_as_they_are(text: str) -> None:
 
 
 HOLDER = """
-import sys
+import os, sys
 from pathlib import Path
-from policygrain.model.device import claimed_gpu
-print(claimed_gpu(int(sys.argv[1]), Path(sys.argv[2])), flush=True)
+from policygrain.model.device import claim_gpu
+claim_gpu(Path(sys.argv[1]))
+print(os.environ.get("CUDA_VISIBLE_DEVICES"), flush=True)
 sys.stdin.read()
 """
 
 
-def holder(gpus: int, folder: Path) -> subprocess.Popen[str]:
-    """A process that holds a GPU of ``gpus`` until its input is closed."""
-    command = [sys.executable, "-c", HOLDER, str(gpus), str(folder)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, text=True, **pipes)
+@pytest.fixture
+def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for locks, and a driver that lists two GPUs."""
+    driver = tmp_path / "bin" / "nvidia-smi"
+    driver.parent.mkdir()
+    driver.write_text("#!/bin/sh\nprintf 'GPU-a\\nGPU-b\\n'\n")
+    driver.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{driver.parent}:{os.environ['PATH']}")
+    for name in ("POLICYGRAIN_GPU", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
 
 
-def test_jobs_take_a_gpu_each_and_wait_while_there_is_none(tmp_path: Path) -> None:
-    with holder(2, tmp_path) as first, holder(2, tmp_path) as second:
+def holder(folder: Path, **environment: str) -> subprocess.Popen[str]:
+    """A process that holds a GPU until its input is closed."""
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", HOLDER, str(folder)]
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env={**os.environ, **environment})
+
+
+def test_jobs_take_a_gpu_each_and_wait_while_there_is_none(two_gpus: Path) -> None:
+    with holder(two_gpus) as first, holder(two_gpus) as second:
         assert first.stdout is not None and second.stdout is not None
-        assert sorted(process.stdout.readline() for process in (first, second)) == ["0\n", "1\n"]
-        with holder(2, tmp_path) as third:
+        assert sorted(process.stdout.readline() for process in (first, second)) == ["GPU-a\n", "GPU-b\n"]
+        with holder(two_gpus, CUDA_VISIBLE_DEVICES="0,1") as third:
             assert third.stdout is not None and third.stderr is not None
-            assert "waiting for a GPU" in third.stderr.readline()
+            assert "waiting for a GPU: other jobs of yours use all 2." in third.stderr.readline()
             first.communicate()
-            assert third.stdout.readline() in ("0\n", "1\n")
+            assert third.stdout.readline() in ("GPU-a\n", "GPU-b\n")
             third.communicate()
         second.communicate()
 
 
-def test_a_process_shares_the_gpu_of_the_one_that_started_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("POLICYGRAIN_GPU", "1")
-    claimed_gpu.cache_clear()
-    assert claimed_gpu(2, tmp_path) == 1 and not list(tmp_path.iterdir())
-    monkeypatch.setenv("LOCAL_RANK", "0")
-    claimed_gpu.cache_clear()
-    assert claimed_gpu(2, tmp_path) is None, "a rank has its own"
-    claimed_gpu.cache_clear()
+@pytest.mark.parametrize("given", [{"POLICYGRAIN_GPU": "GPU-a"}, {"LOCAL_RANK": "0"}, {"CUDA_VISIBLE_DEVICES": ""}])
+def test_a_process_that_has_a_gpu_or_may_not_have_one_takes_none(given: dict[str, str], two_gpus: Path) -> None:
+    with holder(two_gpus, **given) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == given.get("CUDA_VISIBLE_DEVICES", "None")
+        process.communicate()
+    assert not list(two_gpus.glob("*.lock"))
+
+
+def test_what_may_stay_beside_updates_is_known_after_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In GiB of a GPU of 100: updates held 60; what was given back since will be needed again."""
+    held, free = 60, 40
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: held)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, 100))
+    no_updates_yet()
+    assert not fits_beside_updates(0)
+    updates_are_made()
+    assert fits_beside_updates(29) and not fits_beside_updates(30)
+    held, free = 20, 80
+    assert fits_beside_updates(29) and not fits_beside_updates(30)
+    no_updates_yet()
+    assert not fits_beside_updates(0)

@@ -70,6 +70,15 @@ def test_an_error_of_writing_is_raised_by_the_next_call(tmp_path: Path) -> None:
             writer.save(3, {"model": part}, {"step": 3})
 
 
+def test_a_state_that_has_no_room_in_memory_twice_is_written_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "_available_memory", lambda: 0)
+    writer = checkpoint.Writer(tmp_path)
+    writer.save(1, {"model": torch.nn.Linear(8, 4)}, {"step": 1})
+    assert (tmp_path / "step00001").exists() and checkpoint.load_newest(tmp_path, {"model": torch.nn.Linear(8, 4)})
+
+
 def test_tied_weights_are_saved_once(tmp_path: Path) -> None:
     one, two = torch.nn.Linear(64, 64, bias=False), torch.nn.Linear(64, 64, bias=False)
     sizes = []

@@ -200,6 +200,7 @@ def evaluate_model(arguments: Namespace) -> None:
     from ..evaluate.any_model import PROMPT, EvaluationOptions, claim, fetched, named, study_of
     from ..evaluate.evaluation import evaluate
     from ..files import atomic_text
+    from ..model.device import claim_gpu
     from ..model.loading import load_tokenizer
     from ..report.show import detail, leaderboard
     from ..results.evaluated_models import find
@@ -220,6 +221,7 @@ def evaluate_model(arguments: Namespace) -> None:
     study = study_of(options, "evaluation", str(next(iter(models.values()))))
     check_sources(study)
     claim(results, study)
+    claim_gpu()
     prepare(study, results.data)
     check_golds([results.data.benchmark(b.name) for b in study.evaluation.benchmarks], study.grader)
     evaluate(study, {f"{name}/seed0": folder for name, folder in models.items()}, results.data, results)

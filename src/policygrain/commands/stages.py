@@ -85,10 +85,12 @@ def start_model(arguments: Namespace) -> None:
 
     Each is trained by supervised fine-tuning and saved with its tokenizer, in start/seedS.
     """
+    from ..model.device import claim_gpu
     from ..results import reader
     from ..train.start_model import ensure_start_model
 
     study, folder = study_and_folder(arguments)
+    claim_gpu()
     seeds = arguments.seeds or study.seeds[:1]
     with job(arguments.done, [f"seed{seed}" for seed in seeds]) as digests:
         for seed in seeds:
@@ -120,9 +122,10 @@ def train(arguments: Namespace) -> None:
     folder; with --run-dir and without --results, both are. With `training.trainer: trl`, all processes that torchrun or
     srun starts train each run together; with `verl`, srun starts one process per node.
     """
-    from ..engines.launch import processes
+    from ..engines.launch import processes, read_slurm
     from ..engines.run import train_run
     from ..errors import UserError
+    from ..model.device import claim_gpu
     from ..results.job_state import begin, write_done
     from ..study.runs import run_matrix
     from ..train.ranks import on_rank_0, ranks
@@ -135,6 +138,9 @@ def train(arguments: Namespace) -> None:
         raise UserError("--run-dir: is the folder of one run; leave it out, or name one seed.")
     after_training = study.evaluation.after_training and arm.name in run_matrix(study).evaluated_arms
     keys = {}
+    if arm.training(study).trainer != "verl":  # its own processes take what is visible
+        read_slurm()
+        claim_gpu()
     with Stop(deadline(arguments.time_limit)) as stop, processes(arm.training(study)):
         if len(seeds) > 1 and study.training.engine == "vllm" and ranks()[1] > 1:
             # A vLLM engine that is shut down destroys the process group, which the ranks need for the next seed.
@@ -227,9 +233,11 @@ def evaluate(arguments: Namespace) -> None:
     """
     from ..errors import UserError, did_you_mean
     from ..evaluate.evaluation import evaluate
+    from ..model.device import claim_gpu
     from ..plan.jobs import Jobs
 
     study, folder = study_and_folder(arguments)
+    claim_gpu()
     jobs = Jobs.of_results(study, folder)
     if arguments.shard is not None and arguments.shard not in jobs.shards:
         raise UserError(f"--shard: there is no group {arguments.shard!r}.{did_you_mean(arguments.shard, jobs.shards)}")
@@ -245,8 +253,10 @@ def evaluate(arguments: Namespace) -> None:
 def _measure(arguments: Namespace, instrument: Any, table: Callable[[Any], list[str]]) -> None:
     """Measure initial models by an instrument; write the records, and print them as ``table`` shows them."""
     from ..instruments.instrument import measure_starts
+    from ..model.device import claim_gpu
 
     study, folder = study_and_folder(arguments)
+    claim_gpu()
     for record in measure_starts(instrument, study, arguments.seeds or study.seeds[:1], folder, arguments.done):
         print("\n".join(table(record)), flush=True)
         for note in getattr(record, "notes", ()):

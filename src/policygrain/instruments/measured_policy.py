@@ -171,7 +171,7 @@ def open_measured_policy(
     study = study.model_copy(update={"training": study.training.model_copy(update=PLAIN)})
     torch.set_num_threads(study.training.threads)
     chosen = plain(method(reference, study.methods))
-    policy = open_policy(start, pinned(study.model), chosen, study.training, seed)
+    policy = open_policy(start, pinned(study.model), chosen, study.training, seed, fused=False)
     with open_collector(study, Arm(reference), seed, policy, start, data) as (collector, validation):
         yield MeasuredPolicy(policy, collector, chosen, validation, seed)
 
@@ -188,4 +188,5 @@ def all_needs(methods: Sequence[Method]) -> frozenset[str]:
 
 def with_advantages(batch: TrainingBatch, rewards: Tensor, chosen: Method) -> TokenBatch:
     """The tokens of ``batch`` with the method's own advantages of ``rewards`` [prompts, group]."""
-    return batch.tokens.replace(advantages=advantages_of(chosen, rewards, batch.sequences))
+    advantages = advantages_of(chosen, rewards, batch.sequences)
+    return batch.tokens.replace(advantages=advantages.to(batch.tokens.mask.device))

@@ -38,7 +38,7 @@ def gradient_cosines(
             f"--step {step:g}: the rollouts are of steps {', '.join(f'{number:g}' for number in work.steps)}."
         )
     chosen = work.steps[step][:responses].tolist()
-    model, _ = load_model(start)
+    model, _ = load_model(start, fused=False)
     model.set_attn_implementation("eager")  # others have no forward mode
     model.eval()
     size = max(1, MICRO_BATCH // int(rollouts.lengths[chosen].max()))

@@ -107,14 +107,16 @@ class Varlen:
         if out.requires_grad:
             # The kernel adds in a fixed order only where other operations that cannot would be refused.
             out.register_hook(lambda _: _fixed_order(refuses=True))
-            q.register_hook(lambda _: _fixed_order(refuses=False))
+            first = next(x for x in (q, k, v) if x.requires_grad)  # an adapter may leave queries without gradient
+            first.register_hook(lambda _: _fixed_order(refuses=False))
         return out.unsqueeze(0)
 
     @staticmethod
     def runs(place: torch.device, dtype: torch.dtype, head_size: int) -> bool:
         """Whether flash attention can compute passes in ``dtype`` on this device."""
-        half = dtype in (torch.bfloat16, torch.float16)
-        return place.type == "cuda" and half and head_size <= 256 and torch.cuda.get_device_capability(place) >= (8, 0)
+        if place.type != "cuda" or dtype not in (torch.bfloat16, torch.float16):
+            return False
+        return head_size % 8 == 0 and head_size <= 256 and torch.cuda.get_device_capability(place) >= (8, 0)
 
 
 def _fixed_order(refuses: bool) -> None:

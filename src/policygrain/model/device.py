@@ -6,13 +6,11 @@ import fcntl
 import os
 import platform
 import re
+import subprocess
 import sys
-import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -23,9 +21,9 @@ if TYPE_CHECKING:
 
     from ..study.schema import Training
 
-CLAIM = "POLICYGRAIN_GPU"  # number of the GPU that this process, or one that started it, has taken
+CLAIM = "POLICYGRAIN_GPU"  # the GPU that this process, or one that started it, has taken
 SPARE = 0.1  # share of a GPU's memory that stays free: later updates may need more
-_updates_made = threading.Event()
+_peak: list[int] = []  # bytes that torch's allocator held after updates, at most so far
 _locks: list[IO[str]] = []  # locked until the process ends
 OUT_OF_MEMORY = re.compile(r"out of memory|can(no|.?)t allocate|not enough memory|CUBLAS_STATUS_ALLOC_FAILED", re.I)
 # Errors of the machine. Others, such as an illegal memory access, are errors of a program and would occur again.
@@ -38,58 +36,73 @@ def device() -> torch.device:
     """The device that models compute on: this process's GPU if there is one, else the CPU."""
     import torch
 
-    if not torch.cuda.is_available():
-        return torch.device("cpu")
-    if (number := claimed_gpu(torch.cuda.device_count())) is not None:
-        torch.cuda.set_device(number)
-    return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
 
-@cache
-def claimed_gpu(count: int, folder: Path | None = None) -> int | None:
-    """Take one of the ``count`` visible GPUs for this process and those that it starts, and wait while none is free.
+def claim_gpu(folder: Path | None = None) -> None:
+    """Take one of the visible GPUs for this process and those that it starts, and wait while none is free.
 
     Jobs that Snakemake starts side by side would otherwise share a GPU, and the second engine would find no memory.
-    None for ranks of one run, which have a GPU each from their launcher.
+    Called before CUDA is initialised, which reads what is visible. Does nothing for ranks of one run, which have a GPU
+    each from their launcher, and where `nvidia-smi` lists none.
     """
-    if "LOCAL_RANK" in os.environ:
-        return None
-    if CLAIM in os.environ:
-        return int(os.environ[CLAIM])
-    folder = folder or Path(tempfile.gettempdir())
-    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
-    names = visible if len(visible) == count else [str(number) for number in range(count)]
-    waits = False
-    while True:
-        for number, name in enumerate(names):
-            file = (folder / f"policygrain-{os.getuid()}-gpu-{name}.lock").open("a")
+    if CLAIM in os.environ or "LOCAL_RANK" in os.environ:
+        return
+    names, waits = visible_gpus(), False
+    while names:
+        for name in names:
+            file = ((folder or Path("/tmp")) / f"policygrain-{os.getuid()}-{name}.lock").open("a")
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 file.close()
                 continue
             _locks.append(file)
-            os.environ[CLAIM] = str(number)
-            return number
+            os.environ |= {CLAIM: name, "CUDA_VISIBLE_DEVICES": name}
+            return
         if not waits:
-            print(f"waiting for a GPU: other jobs of yours use all of them ({count}).", file=sys.stderr, flush=True)
+            print(f"waiting for a GPU: other jobs of yours use all {len(names)}.", file=sys.stderr, flush=True)
         waits = True
         time.sleep(1)
 
 
+def visible_gpus() -> list[str]:
+    """The names of the GPUs that CUDA_VISIBLE_DEVICES leaves: unlike numbers they are the same in all jobs."""
+    command = ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.split()
+    except (OSError, subprocess.SubprocessError):
+        return []
+    if "CUDA_VISIBLE_DEVICES" not in os.environ:
+        return found
+    wanted = [name.strip() for name in os.environ["CUDA_VISIBLE_DEVICES"].split(",")]
+    return [found[int(name)] if name.isdecimal() and int(name) < len(found) else name for name in wanted if name]
+
+
+def no_updates_yet() -> None:
+    """A run begins: what its updates need is not known."""
+    _peak.clear()
+
+
 def updates_are_made() -> None:
-    """From now on the allocator holds the most memory that updates of this process have needed."""
-    _updates_made.set()
+    """Remember how much memory torch's allocator holds after updates."""
+    import torch
+
+    if torch.cuda.is_available():
+        _peak.append(max([torch.cuda.memory_reserved(), *_peak[-1:]]))
 
 
 def fits_beside_updates(size: int) -> bool:
-    """Whether ``size`` more bytes of GPU memory can stay in use during updates. False before the first ones."""
+    """Whether ``size`` more bytes of GPU memory can stay in use during updates. False before the first ones.
+
+    What updates have needed at most is held by the allocator, or was given back since and will be needed again.
+    """
     import torch
 
-    if not _updates_made.is_set() or not torch.cuda.is_available():
+    if not _peak:
         return False
     free, total = torch.cuda.mem_get_info()
-    return free > size + SPARE * total
+    return free - max(0, _peak[-1] - torch.cuda.memory_reserved()) > size + SPARE * total
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import gc
 import importlib.util
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -23,9 +23,15 @@ FUSED = ("llama", "qwen2", "qwen3")  # architectures whose norms are plain RMS n
 
 
 def load_model(
-    start: str, revision: str | None = None, dtype: str = "float32", place: torch.device | None = None
+    start: str,
+    revision: str | None = None,
+    dtype: str = "float32",
+    place: torch.device | None = None,
+    fused: bool = True,
 ) -> tuple[PreTrainedModel, Any]:
     """A causal model on the device ``place`` (None: `device()`) and its tokenizer, set up for padding.
+
+    ``fused``: with the kernels of `fuse_layers` where there is a GPU; they have one backward pass and no forward mode.
 
     UserError if they cannot be loaded.
     """
@@ -36,7 +42,7 @@ def load_model(
     with _readable(start):
         model = AutoModelForCausalLM.from_pretrained(start, revision=revision, dtype=getattr(torch, dtype))
     model.to(place or device())  # type: ignore[arg-type]
-    if torch.cuda.is_available() and dtype != "float64":
+    if fused and torch.cuda.is_available() and dtype != "float64":
         fuse_layers(model)
     gc.enable()
     return model, tokenizer
@@ -49,26 +55,24 @@ def fuse_layers(model: PreTrainedModel, by_liger: bool | None = None) -> None:
     """
     from torch.nn.functional import rms_norm
 
-    if model.config.model_type not in FUSED:
+    config = model.config
+    if config.model_type not in FUSED or config.hidden_act != "silu":
         return
+    norms = [module for module in model.modules() if type(module).__name__.endswith("RMSNorm")]
     if importlib.util.find_spec("liger_kernel") is None if by_liger is None else not by_liger:
-        for norm in _norms(model):
-            norm.forward = partial(lambda n, x: rms_norm(x, n.weight.shape, n.weight, n.variance_epsilon), norm)
+        _with_forward(norms, lambda n, x: rms_norm(x, n.weight.shape, n.weight, n.variance_epsilon))
         return
     from liger_kernel.ops.rms_norm import LigerRMSNormFunction
     from liger_kernel.ops.swiglu import LigerSiLUMulFunction
     from liger_kernel.transformers.rope import liger_rotary_pos_emb
 
-    # Instances and not classes, as Liger's own functions do: models on the CPU keep their layers.
-    for norm in _norms(model):
-        norm.forward = partial(
-            lambda n, x: LigerRMSNormFunction.apply(x, n.weight, n.variance_epsilon, 0.0, "llama", False), norm
-        )
+    # Modules of this model and not their classes, as Liger's own functions do: models on the CPU keep their layers.
     decoder: Any = model.base_model
-    for layer in decoder.layers:
-        layer.mlp.forward = partial(
-            lambda m, x: m.down_proj(LigerSiLUMulFunction.apply(m.gate_proj(x), m.up_proj(x))), layer.mlp
-        )
+    _with_forward(norms, lambda n, x: LigerRMSNormFunction.apply(x, n.weight, n.variance_epsilon, 0.0, "llama", False))
+    _with_forward(
+        [layer.mlp for layer in decoder.layers],
+        lambda m, x: m.down_proj(LigerSiLUMulFunction.apply(m.gate_proj(x), m.up_proj(x))),
+    )
     # Rotary embeddings are a function of the module that all its models share.
     module: Any = sys.modules[type(model).__module__]
     plain = module.apply_rotary_pos_emb
@@ -81,8 +85,11 @@ def fuse_layers(model: PreTrainedModel, by_liger: bool | None = None) -> None:
     module.apply_rotary_pos_emb = rotary
 
 
-def _norms(model: PreTrainedModel) -> list[Any]:
-    return [module for module in model.modules() if type(module).__name__.endswith("RMSNorm")]
+def _with_forward(modules: Iterable[Any], forward: Callable[[Any, torch.Tensor], Any]) -> None:
+    """Give these modules another forward pass, by a class of their own: a bound function would be a reference cycle."""
+    for module in modules:
+        kind = type(module)
+        module.__class__ = type(kind.__name__, (kind,), {"forward": forward})
 
 
 def recompute_layers(model: PreTrainedModel) -> None:

@@ -168,7 +168,7 @@ class VllmEngine:
 
         Its weights are discarded: `load_weights` loads new ones when it wakes.
         """
-        if self._sleeps and not self._asleep and not self._fits:
+        if self._sleeps and not self._asleep and not (self._fits and fits_beside_updates(0)):
             import torch
 
             before = torch.cuda.mem_get_info()[0]

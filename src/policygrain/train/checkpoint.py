@@ -86,7 +86,12 @@ class Writer:
         It is written under a temporary name, flushed to disk, then renamed. The two newest checkpoints are kept.
         """
         self.wait()
-        state = _on_host({name: part.state_dict() for name, part in parts.items()} | dict(counters), {})
+        state = {name: part.state_dict() for name, part in parts.items()} | dict(counters)
+        if 2 * _size(state) > _available_memory():  # pinned memory is taken in powers of two
+            self._write(step, state)
+            self.wait()
+            return
+        state = _on_host(state, {})
         if torch.cuda.is_available():
             torch.cuda.synchronize()  # the copies are complete before an update changes what they copy
         self._thread = threading.Thread(target=self._write, args=(step, state), name="checkpoint")
@@ -108,6 +113,20 @@ class Writer:
                 finish(temporary, self.checkpoints, step)
         except BaseException as error:
             self._error = error
+
+
+def _size(value: Any) -> int:
+    """Bytes of the tensors in a state."""
+    if isinstance(value, torch.Tensor):
+        return value.nbytes
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return sum(map(_size, parts))
+
+
+def _available_memory() -> int:
+    """Bytes of host memory that a process can take without swapping."""
+    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+    return next(1024 * int(words[1]) for words in lines if words[0] == "MemAvailable:")
 
 
 def _on_host(value: Any, copies: dict[tuple[int, torch.Size], torch.Tensor]) -> Any:

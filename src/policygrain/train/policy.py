@@ -47,7 +47,7 @@ def on_device(reference: PreTrainedModel | None, model: PreTrainedModel) -> Iter
                     tensor.data = host.to(place, non_blocking=True)
             yield reference
         finally:
-            if not fits_beside_updates(0):
+            if not fits_beside_updates(sum(host.nbytes for host in on_host)):
                 for tensor, host in zip(tensors, on_host, strict=True):
                     tensor.data = host
 
@@ -129,9 +129,9 @@ def score_sequences(
     return TokenScores(whole["log_probs"], whole["entropy"], whole.get("future"), None)
 
 
-def open_policy(start: str, spec: Model, method: Method, settings: Training, seed: int) -> Policy:
+def open_policy(start: str, spec: Model, method: Method, settings: Training, seed: int, fused: bool = True) -> Policy:
     """The policy at the start of training: the weights of ``start`` in ``spec.dtype``, with adapter and optimizer."""
-    model, tokenizer, reference = open_models(start, spec, settings, seed)
+    model, tokenizer, reference = open_models(start, spec, settings, seed, fused=fused)
     if settings.activation_checkpointing:
         recompute_layers(model)
     return Policy.of(model, tokenizer, reference, method, settings, build_heads(model, method, seed))
@@ -144,17 +144,18 @@ def open_models(
     seed: int,
     place: torch.device | None = None,
     with_reference: bool = True,
+    fused: bool = True,
 ) -> tuple[PreTrainedModel, Any, PreTrainedModel | None]:
     """(model with its adapter on the device ``place``, tokenizer, reference policy in host memory).
 
     ``place`` is `device()` by default. The reference policy is None with an adapter, and without ``with_reference``.
     """
-    model, tokenizer = load_model(start, spec.revision, spec.dtype, place)
+    model, tokenizer = load_model(start, spec.revision, spec.dtype, place, fused)
     reference = None
     if spec.lora is not None:
         add_adapter(model, spec.lora, seed_of("adapter", seed))
     elif with_reference:
-        reference, _ = load_model(start, spec.revision, spec.dtype, torch.device("cpu"))
+        reference, _ = load_model(start, spec.revision, spec.dtype, torch.device("cpu"), fused)
         reference.requires_grad_(False)
         if torch.cuda.is_available():  # copies from pinned memory to a GPU are several times as fast
             for parameter in reference.parameters():

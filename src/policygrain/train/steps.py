@@ -16,7 +16,7 @@ from ..errors import UserError
 from ..files import model_folder
 from ..grading import open_grader
 from ..hub import pinned
-from ..model.device import device, updates_are_made
+from ..model.device import device, no_updates_yet, updates_are_made
 from ..model.open_engine import open_engine
 from ..model.precision import compute_dtype, compute_name
 from ..model.vllm_engine import MAX_SEQUENCES
@@ -81,6 +81,7 @@ class Steps:
         self.policy, self.method, self.collector, self.run, self.stop = policy, method, collector, run, stop
         self.settings, self.validation = collector.settings, validation
         self.state = State(compute=compute_name(policy.model))
+        no_updates_yet()
 
     def resume(self, saved: Mapping[str, Any]) -> None:
         """Go on from the state in a checkpoint."""

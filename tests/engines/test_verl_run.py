@@ -75,6 +75,7 @@ def _are_paired(by_verl: RunFolder, by_loop: RunFolder) -> None:
     assert sum(row["gradient_norm"] > 0 for row in loop[:-1]) == 2, "updates were made, and are compared"
 
 
+@pytest.mark.release
 @pytest.mark.needs("slurm with networks")
 def test_two_nodes_train_one_run_and_one_of_them_fails(made: tuple[Path, Path], tmp_path: Path) -> None:
     """Ray of the second node is killed after the first step; the same command goes on from verl's checkpoint."""

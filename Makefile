@@ -76,7 +76,7 @@ test-gpu: setup
 
 # A whole run by verl.
 test-verl: .venv-verl/.ready
-	$(BIN)/python -m pytest -m "verl and not release" tests/engines/test_verl_run.py
+	$(BIN)/python -m pytest -m "verl and not release" tests/trainers/test_verl_run.py
 
 # What CI runs: Debian packages for tests (as root), test, test-optional, test-slurm, test-trl and test-verl.
 ci:
@@ -113,11 +113,11 @@ test-skyrl: .venv-skyrl/.ready
 # runs by verl.
 test-peers: .venv-peers/.ready
 	.venv-peers/bin/python -m pytest -q -p no:cacheprovider tests/integrations/test_verl.py \
-	    tests/integrations/test_verl_groups.py tests/engines/test_verl_export.py \
-	    tests/engines/test_verl_results.py \
+	    tests/integrations/test_verl_groups.py tests/trainers/test_verl_export.py \
+	    tests/trainers/test_verl_results.py \
 	    tests/integrations/test_tinker.py \
 	    tests/integrations/test_same_name.py tests/objective/test_parity.py tests/testing/test_tinker.py tests/testing/test_third_party.py
-	$(BIN)/python -m pytest -m verl tests/engines/test_verl_run.py tests/testing/test_verl.py
+	$(BIN)/python -m pytest -m verl tests/trainers/test_verl_run.py tests/testing/test_verl.py
 
 .venv-peers/.ready: requirements/peers.txt .venv-verl/.ready
 	$(PYTHON) -m venv .venv-peers

@@ -24,7 +24,7 @@ import yaml
 
 from common import parser_of, provenance, save
 from policygrain.objective import method_names
-from policygrain.results.layout import StudyFolder
+from policygrain.paths import StudyFolder
 
 ROOT = Path(__file__).parents[1]
 

@@ -26,16 +26,16 @@ import torch
 import yaml
 
 from common import parser_of, provenance, save
+from policygrain.data.families import generate
+from policygrain.data.prompts import PromptRenderer
 from policygrain.model.engine import Engine, Request
 from policygrain.model.loading import load_model
 from policygrain.model.torch_engine import TorchEngine
 from policygrain.model.vllm_engine import VllmEngine
+from policygrain.paths import RunFolder
 from policygrain.provenance import seed_of
-from policygrain.results.layout import RunFolder
-from policygrain.results.reader import run_summary, run_timings
+from policygrain.results import run_summary, run_timings
 from policygrain.study import load_study
-from policygrain.tasks.families import generate
-from policygrain.tasks.prompts import PromptRenderer
 
 STUDY = Path(__file__).parents[1] / "studies" / "smollm2.yaml"
 PROMPTS, GROUP, TOKENS = 8, 8, 32

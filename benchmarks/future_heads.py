@@ -25,6 +25,8 @@ import torch
 
 from common import parser_of, provenance, save
 from policygrain.clock import Clock
+from policygrain.data.families import FAMILIES, LEVELS, generate
+from policygrain.data.prompts import PromptRenderer
 from policygrain.files import read_json
 from policygrain.grading import NumericGrader
 from policygrain.model import tiny
@@ -32,10 +34,8 @@ from policygrain.model.loading import load_model
 from policygrain.model.open_engine import open_engine
 from policygrain.model.tiny import finetune
 from policygrain.objective import Method, method
-from policygrain.results.layout import RunFolder
+from policygrain.paths import RunFolder
 from policygrain.study.schema import Prompt, TinyModel, Training, WarmStart
-from policygrain.tasks.families import FAMILIES, LEVELS, generate
-from policygrain.tasks.prompts import PromptRenderer
 from policygrain.train.head_warm_up import warm_up
 from policygrain.train.policy import Policy, build_heads
 from policygrain.train.rollout_batch import prepare

@@ -50,6 +50,8 @@ import torch
 
 from common import parser_of, provenance, save
 from gpu_work import PEAK_TFLOPS, SHAPES, Work, needed_flops, published_case, start_folder, texts, work_of
+from policygrain.data.problem import Problem
+from policygrain.data.prompts import PromptRenderer
 from policygrain.files import read_json_lines
 from policygrain.grading import Outcome
 from policygrain.model import loading
@@ -58,10 +60,8 @@ from policygrain.model.loading import load_model, recompute_layers
 from policygrain.model.open_engine import open_engine
 from policygrain.model.precision import set_compute_dtype
 from policygrain.objective import method
-from policygrain.results.layout import RunFolder
+from policygrain.paths import RunFolder
 from policygrain.study.schema import Model, Prompt
-from policygrain.tasks.problem import Problem
-from policygrain.tasks.prompts import PromptRenderer
 from policygrain.train import checkpoint, update
 from policygrain.train.loop import Trainer
 from policygrain.train.policy import Policy, open_policy

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
+from policygrain.commands.cost import constants
+from policygrain.commands.shapes import Shape
 from policygrain.model import tiny
-from policygrain.plan.cost import constants
-from policygrain.plan.shapes import Shape
 from policygrain.study.schema import Training
 
 

@@ -26,9 +26,9 @@ from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOTrainer
 
+from policygrain.data.families import FAMILIES, generate
 from policygrain.integrations.trl import PolicyGrainTrainer
 from policygrain.model.loading import load_model
-from policygrain.tasks.families import FAMILIES, generate
 from training_step import SEED, TINY, grpo_config, start_model
 
 REPEATS = 5  # turns of each loss in a micro-batch

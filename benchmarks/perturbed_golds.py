@@ -16,12 +16,12 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from policygrain.data.registry import dataset, names
+from policygrain.data.set_files import data_root, find
+from policygrain.data.sources import load
 from policygrain.grading import MathGrader, Options
 from policygrain.grading.math import without_box
 from policygrain.grading.notation import normalize
-from policygrain.tasks.registry import dataset, names
-from policygrain.tasks.set_files import data_root, find
-from policygrain.tasks.sources import load
 
 EACH = 20
 WORD = r"(?<![A-Za-z\\])[A-Za-z]{3,}"

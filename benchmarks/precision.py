@@ -17,16 +17,16 @@ import torch
 from transformers import PreTrainedModel
 
 from common import parser_of, provenance, save
+from policygrain.data.families import generate
+from policygrain.data.prompts import PromptRenderer
 from policygrain.grading import NumericGrader
 from policygrain.model.engine import Request, Response
 from policygrain.model.loading import load_model
 from policygrain.model.precision import set_compute_dtype
 from policygrain.model.torch_engine import TorchEngine
+from policygrain.paths import RunFolder
 from policygrain.provenance import seed_of
-from policygrain.results.layout import RunFolder
 from policygrain.study import load_study
-from policygrain.tasks.families import generate
-from policygrain.tasks.prompts import PromptRenderer
 from policygrain.train.rollout_batch import SAVED_TYPES
 
 STUDY = Path(__file__).parents[1] / "studies" / "smollm2.yaml"

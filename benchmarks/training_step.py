@@ -50,6 +50,9 @@ from trl import GRPOConfig, GRPOTrainer
 
 from common import parser_of, provenance, save
 from policygrain.clock import Clock
+from policygrain.data.families import FAMILIES, LEVELS, generate
+from policygrain.data.problem import Problem
+from policygrain.data.prompts import PromptRenderer
 from policygrain.grading import NumericGrader
 from policygrain.model import tiny
 from policygrain.model.loading import load_model
@@ -60,9 +63,6 @@ from policygrain.objective import method
 from policygrain.provenance import seed_of
 from policygrain.study import load_study
 from policygrain.study.schema import Model, Prompt, TinyModel, Training, WarmStart
-from policygrain.tasks.families import FAMILIES, LEVELS, generate
-from policygrain.tasks.problem import Problem
-from policygrain.tasks.prompts import PromptRenderer
 from policygrain.train.policy import open_policy
 from policygrain.train.rollout_batch import prepare
 from policygrain.train.rollouts import Collector, PromptStream

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from common import parser_of, provenance, save
+from policygrain.data.sources import load
 from policygrain.grading import Options
 from policygrain.grading.programs import Candidate, run_tests
 from policygrain.progress import Progress
-from policygrain.tasks.sources import load
 
 SETS = ("humaneval", "humaneval_plus", "mbpp_plus")
 CONSTANTS = ("None", "True", "False", "0", "1", "float('nan')", "''", "[]", "[[]]", "()", "{}", "set()")

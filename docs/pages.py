@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tables import engines
 
 from policygrain.commands.study import counts
-from policygrain.results.reader import StudyResults
+from policygrain.results import StudyResults
 
 DOCS = Path(__file__).resolve().parent
 BOTH = {"": "findings", "Accuracy, sampled and greedy": "results"}

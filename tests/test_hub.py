@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from policygrain import digests
-from policygrain.engines.run import run_config as config_of_run
 from policygrain.errors import UserError
 from policygrain.evaluate.evaluation import evaluate
 from policygrain.hub import identity, pinned
-from policygrain.results.layout import DataFolder, StudyFolder
-from policygrain.results.reader import StudyResults, run_config
-from policygrain.results.schema import write_record
-from policygrain.results.start import start_identity
+from policygrain.initial_models import start_identity
+from policygrain.paths import DataFolder, StudyFolder
+from policygrain.records import write_record
+from policygrain.results import StudyResults, run_config
 from policygrain.study import Study
 from policygrain.study.fingerprint import Fingerprints
 from policygrain.study.runs import Run, run_matrix
 from policygrain.study.schema import Model
+from policygrain.trainers.run import run_config as config_of_run
 
 from .support.files import flip_bit
 from .support.made_up import make_up
@@ -59,7 +59,7 @@ def test_a_name_is_the_commit_that_is_in_the_cache(cache: Path) -> None:
 
 def test_results_are_read_without_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr("policygrain.results.start.identity", lambda start, *_, **__: asked.append(start))
+    monkeypatch.setattr("policygrain.initial_models.identity", lambda start, *_, **__: asked.append(start))
     study = study_from("some/model")
     results = StudyResults(make_up(study, tmp_path / "results", {}))
     assert set(results.trained) == set(run_matrix(study).runs)

@@ -28,10 +28,10 @@ import yaml
 
 from policygrain import digests
 from policygrain.files import atomic_json, read_json
+from policygrain.paths import StudyFolder
 from policygrain.provenance import commit, hardware
 from policygrain.report.mlflow_store import tracking_uri
-from policygrain.results.layout import StudyFolder
-from policygrain.results.reader import StudyResults
+from policygrain.results import StudyResults
 
 from .support.leftovers import swept, with_in_environment
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from policygrain import TokenBatch
-from policygrain.engines.table import FEATURES, TRAINERS
+from policygrain.trainers.table import FEATURES, TRAINERS
 from policygrain.objective.clip import M2po
 
 from .common import block, read, table

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from policygrain.tasks.registry import Dataset, GitHome, HubHome, dataset, names
+from policygrain.data.registry import Dataset, GitHome, HubHome, dataset, names
 
 from .common import block, table
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import yaml
 
-from policygrain.results.layout import START, StudyFolder
-from policygrain.results.reader import StudyResults
-from policygrain.results.schema import write_record
+from policygrain.paths import START, StudyFolder
+from policygrain.records import write_record
+from policygrain.results import StudyResults
 from policygrain.study import Study, parse_study
 from policygrain.study.fingerprint import Fingerprints, measured_starts, start_seeds
 

@@ -24,7 +24,7 @@ from policygrain.analysis.verdicts import effect_tests
 from policygrain.analysis.wording import against_text, claims_text, ledger, side_by_side
 from policygrain.cli import main
 from policygrain.errors import UserError
-from policygrain.results.reader import StudyResults
+from policygrain.results import StudyResults
 from policygrain.study import load_study
 
 from ..conftest import ROOT

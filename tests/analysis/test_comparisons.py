@@ -16,8 +16,8 @@ from policygrain.analysis.wording import claims_text
 from policygrain.errors import UserError
 from policygrain.figures import rows
 from policygrain.figures.catalogue import figure
-from policygrain.results.layout import START
-from policygrain.results.reader import StudyResults
+from policygrain.paths import START
+from policygrain.results import StudyResults
 from policygrain.study.runs import run_matrix
 
 from .records import effects, study_of, write, write_estimators, write_rounds

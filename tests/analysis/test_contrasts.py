@@ -15,7 +15,7 @@ from policygrain.figures import TABLES
 from policygrain.figures.catalogue import draw, figure
 from policygrain.figures.tables import findings as table
 from policygrain.report.page import write_report
-from policygrain.results.reader import StudyResults
+from policygrain.results import StudyResults
 from policygrain.study import load_study, parse_study
 
 from ..conftest import ROOT

@@ -12,7 +12,7 @@ from policygrain.analysis.controls import Control, controls
 from policygrain.analysis.wording import claims_text, controls_status, controls_text, controls_warning
 from policygrain.cli import main
 from policygrain.figures.tables import claims as table
-from policygrain.results.reader import StudyResults
+from policygrain.results import StudyResults
 
 from .records import Curve, study_of, write
 

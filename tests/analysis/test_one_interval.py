@@ -13,10 +13,10 @@ import yaml
 
 from policygrain.analysis import difference, measures, model_comparison
 from policygrain.analysis.claims import Comparison, compare
+from policygrain.analysis.evaluated_models import find
 from policygrain.cli import main
 from policygrain.figures import tables
-from policygrain.results.evaluated_models import find
-from policygrain.results.reader import StudyResults
+from policygrain.results import StudyResults
 from policygrain.study import parse_study
 
 from ..conftest import ROOT

@@ -11,7 +11,7 @@ import pytest
 from policygrain.analysis.clip_ranges import choose_ranges
 from policygrain.cli import main
 from policygrain.errors import UserError
-from policygrain.results.reader import StudyResults
+from policygrain.results import StudyResults
 
 from . import records
 

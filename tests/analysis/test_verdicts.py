@@ -31,7 +31,7 @@ from policygrain.analysis.verdicts import (
 from policygrain.analysis.wording import effect_text
 from policygrain.cli import main
 from policygrain.errors import UserError
-from policygrain.results.reader import StudyResults
+from policygrain.results import StudyResults
 from policygrain.study import load_study
 
 from ..support.made_up import make_up

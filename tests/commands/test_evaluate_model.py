@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from policygrain.cli import main
+from policygrain.data.registry import sampling_of
 from policygrain.errors import UserError
 from policygrain.evaluate.any_model import EvaluationOptions, claim, named, study_of
-from policygrain.results.layout import StudyFolder
-from policygrain.results.reader import model_evaluation
-from policygrain.tasks.registry import sampling_of
+from policygrain.paths import StudyFolder
+from policygrain.results import model_evaluation
 
 OPTIONS = ["--benchmarks", "count,largest", "--size", "5", "--max-tokens", "8", "--engine", "transformers"]
 SAMPLED = [*OPTIONS, "--samples", "2", "--temperature", "1", "--grader", "numeric", "--prompt", "{problem}\n"]

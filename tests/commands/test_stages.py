@@ -9,7 +9,7 @@ import yaml
 
 from policygrain.cli import main
 from policygrain.files import read_json
-from policygrain.results.layout import StudyFolder
+from policygrain.paths import StudyFolder
 
 from ..support.small import SMALL, write_study
 

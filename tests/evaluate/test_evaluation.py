@@ -11,8 +11,8 @@ import pytest
 from policygrain.errors import UserError
 from policygrain.evaluate.evaluation import evaluate
 from policygrain.files import read_json_lines
-from policygrain.results.layout import DataFolder, StudyFolder
-from policygrain.results.reader import evaluated_samples, model_evaluation
+from policygrain.paths import DataFolder, StudyFolder
+from policygrain.results import evaluated_samples, model_evaluation
 
 from ..support.small import small_study
 

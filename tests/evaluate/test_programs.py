@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from policygrain.data.sources import prepare
 from policygrain.evaluate.evaluation import evaluate
 from policygrain.files import read_json_lines
 from policygrain.grading.sandbox import isolation
-from policygrain.results.layout import DataFolder, RunFolder, StudyFolder
-from policygrain.results.reader import model_evaluation, run_metrics
-from policygrain.tasks.sources import prepare
+from policygrain.paths import DataFolder, RunFolder, StudyFolder
+from policygrain.results import model_evaluation, run_metrics
 
 from ..support.small import small_study, train_small
 

@@ -9,7 +9,7 @@ import pytest
 from policygrain.evaluate import sampling
 from policygrain.evaluate.evaluation import evaluate
 from policygrain.model.torch_engine import TorchEngine
-from policygrain.results.layout import DataFolder, StudyFolder
+from policygrain.paths import DataFolder, StudyFolder
 
 from ..support.small import small_study
 

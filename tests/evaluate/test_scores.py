@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from policygrain.evaluate.scores import majority, pass_at_k, powers_of_two, score
-from policygrain.results.schema import EvaluatedSample
+from policygrain.records import EvaluatedSample
 
 
 def test_pass_at_k_is_the_share_of_subsets_with_a_right_answer() -> None:

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policygrain.cli import main
+from policygrain.data.problem import Problem, read_problems
 from policygrain.errors import UserError
 from policygrain.evaluate.selection import select, solve_rates
-from policygrain.results.schema import EvaluatedSample
-from policygrain.tasks.problem import Problem, read_problems
+from policygrain.records import EvaluatedSample
 
 
 def sample(problem: str, number: int, correct: bool) -> EvaluatedSample:

@@ -23,12 +23,12 @@ from policygrain.figures import cases, catalogue, rows, tables
 from policygrain.figures import intervals as by_position
 from policygrain.figures.catalogue import check_figures, draw, figure
 from policygrain.figures.labels import labels, name_of
+from policygrain.measurements import CasesRecord
 from policygrain.merging import merge
 from policygrain.objective import method
-from policygrain.results.layout import START, StudyFolder
-from policygrain.results.measurements import CasesRecord
-from policygrain.results.reader import StudyResults, model_evaluation
-from policygrain.results.schema import read_record, write_record
+from policygrain.paths import START, StudyFolder
+from policygrain.records import read_record, write_record
+from policygrain.results import StudyResults, model_evaluation
 from policygrain.study import Study, load_study, parse_study
 
 from ..support.made_up import make_up

@@ -21,12 +21,12 @@ from policygrain.figures import SUFFIXES, cases
 from policygrain.figures.catalogue import FIGURES, figure
 from policygrain.figures.labels import labels
 from policygrain.figures.style import looks, save
+from policygrain.measurements import CasesRecord
 from policygrain.merging import merge
 from policygrain.objective import method_names
-from policygrain.results.layout import START
-from policygrain.results.measurements import CasesRecord
-from policygrain.results.reader import StudyResults
-from policygrain.results.schema import read_record
+from policygrain.paths import START
+from policygrain.records import read_record
+from policygrain.results import StudyResults
 from policygrain.study import Study, parse_study
 
 from ..support.made_up import make_up

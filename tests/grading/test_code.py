@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from policygrain.data import registry
+from policygrain.data.convert import convert
 from policygrain.errors import UserError
 from policygrain.grading import ByProblem, CodeGrader, NumericGrader, Options, open_grader
 from policygrain.grading.code import program_of
 from policygrain.grading.sandbox import isolation
-from policygrain.tasks import registry
-from policygrain.tasks.convert import convert
 
 TESTS = "def check(candidate):\n    assert candidate(2) == 4\n    assert candidate([1]) == [1, 1]\n"
 DOUBLE = Options(

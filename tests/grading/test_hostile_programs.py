@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
+from policygrain.commands.check import check_study
 from policygrain.errors import UserError
 from policygrain.grading import open_grader
 from policygrain.grading import sandbox as process
 from policygrain.grading.sandbox import LONGEST_PROGRAM, LONGEST_REPLY, Function, TimeLimit, isolation
 from policygrain.grading.sandbox_isolation import MACHINES, numbers
-from policygrain.plan.check import check_study
 
 from ..support.small import small_study
 

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from policygrain.data import registry
 from policygrain.errors import UserError
 from policygrain.grading import MathGrader, NumericGrader, Options, open_grader
 from policygrain.grading.extraction import boxed, joined_boxes
 from policygrain.grading.grader import speaks_of_degrees
 from policygrain.grading.math import MAX_LENGTH, grade_directly
-from policygrain.tasks import registry
 
 from ..support.hostile import ENDLESS
 

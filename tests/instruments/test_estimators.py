@@ -17,12 +17,12 @@ from policygrain.instruments.estimators import Estimation
 from policygrain.instruments.gradients import flat_gradient, measure_truths
 from policygrain.instruments.instrument import measure
 from policygrain.instruments.measured_policy import open_measured_policy, plain
+from policygrain.measurements import EstimatorRow, EstimatorsRecord
 from policygrain.model.logprobs import score_tokens
 from policygrain.objective import method
 from policygrain.objective.aggregate import Aggregation
-from policygrain.results.layout import DataFolder, StudyFolder
-from policygrain.results.measurements import EstimatorRow, EstimatorsRecord
-from policygrain.results.schema import read_record
+from policygrain.paths import DataFolder, StudyFolder
+from policygrain.records import read_record
 from policygrain.study import Study
 from policygrain.study.fingerprint import Fingerprints
 

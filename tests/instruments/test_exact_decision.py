@@ -26,8 +26,8 @@ from policygrain.instruments.exact_decision import (
     estimators,
     text,
 )
-from policygrain.results.measurements import CasesRecord
-from policygrain.results.schema import read_record
+from policygrain.measurements import CasesRecord
+from policygrain.records import read_record
 
 from ..conftest import ROOT
 

@@ -13,8 +13,8 @@ from policygrain.figures.style import save
 from policygrain.instruments import exact_chains as chains
 from policygrain.instruments import exact_map as phase
 from policygrain.instruments.exact_decision import Estimator
-from policygrain.results.measurements import MapRecord
-from policygrain.results.schema import read_record
+from policygrain.measurements import MapRecord
+from policygrain.records import read_record
 
 from ..conftest import ROOT
 

@@ -14,9 +14,9 @@ from policygrain.instruments import instrument
 from policygrain.instruments.estimators import Estimation
 from policygrain.instruments.instrument import Instrument, made_from, measure_starts
 from policygrain.instruments.rounds import Round
-from policygrain.results.layout import DataFolder, StudyFolder
-from policygrain.results.measurements import EstimatorsRecord
-from policygrain.results.schema import write_record
+from policygrain.measurements import EstimatorsRecord
+from policygrain.paths import DataFolder, StudyFolder
+from policygrain.records import write_record
 from policygrain.study import Study
 from policygrain.study.checks import check_instruments, check_prompts
 from policygrain.study.fingerprint import Fingerprints

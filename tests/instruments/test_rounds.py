@@ -10,9 +10,9 @@ import pytest
 
 from policygrain.instruments.instrument import measure as measure_start
 from policygrain.instruments.rounds import Round, text
-from policygrain.results.layout import DataFolder
-from policygrain.results.measurements import RoundRow, RoundsRecord
-from policygrain.results.schema import read_record
+from policygrain.measurements import RoundRow, RoundsRecord
+from policygrain.paths import DataFolder
+from policygrain.records import read_record
 from policygrain.study import Study
 from policygrain.study.fingerprint import Fingerprints
 

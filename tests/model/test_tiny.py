@@ -13,11 +13,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from policygrain.data.characters import CHARACTERS, EOS
+from policygrain.data.families import FAMILIES, demonstrations, generate
 from policygrain.model import tiny
 from policygrain.model.loading import load_tokenizer
 from policygrain.model.tiny import Muon, orthogonalised
-from policygrain.tasks.characters import CHARACTERS, EOS
-from policygrain.tasks.families import FAMILIES, demonstrations, generate
 
 from ..support.engines import save_tiny
 

@@ -9,6 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from policygrain.data.families import generate
+from policygrain.data.prompts import PromptRenderer
+from policygrain.data.tools import Tool, calculator
 from policygrain.model import tiny
 from policygrain.model.engine import Request, Response
 from policygrain.model.logprobs import score_tokens
@@ -16,9 +19,6 @@ from policygrain.model.sequences import pack
 from policygrain.model.torch_engine import ToolCalls, TorchEngine
 from policygrain.model.vllm_engine import VllmEngine
 from policygrain.study.schema import Prompt, TinyModel
-from policygrain.tasks.families import generate
-from policygrain.tasks.prompts import PromptRenderer
-from policygrain.tasks.tools import Tool, calculator
 
 TOKENIZER = tiny.character_tokenizer()
 TOOL = Tool(calculator, TOKENIZER)

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from policygrain.cli import main
+from policygrain.data.tools import Tool, calculator
 from policygrain.errors import UserError
 from policygrain.files import read_json_lines
 from policygrain.model import open_engine
@@ -24,9 +25,8 @@ from policygrain.model.logprobs import score_tokens
 from policygrain.model.sequences import pack
 from policygrain.model.torch_engine import TorchEngine
 from policygrain.model.vllm_engine import GIB, frozen_heap, machine_settings
-from policygrain.results.layout import StudyFolder
-from policygrain.results.reader import run_metrics
-from policygrain.tasks.tools import Tool, calculator
+from policygrain.paths import StudyFolder
+from policygrain.results import run_metrics
 
 from ..support.engines import needs_vllm, requests_of, save_tiny, score_responses, torch_engine
 from ..support.small import SMALL, small_study, train_small, write_study

@@ -9,7 +9,7 @@ import pytest
 from policygrain.figures import TABLES
 from policygrain.figures.catalogue import draw
 from policygrain.report.freeze import freeze
-from policygrain.results.reader import StudyResults
+from policygrain.results import StudyResults
 from policygrain.study import Study, load_study
 
 from ..support.evaluations import COUNT, REST, RIGHT, WRONG, make_run

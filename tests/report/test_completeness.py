@@ -14,7 +14,7 @@ from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.provenance import commit, in_history, is_same_package
 from policygrain.report.completeness import broken, check_commits, check_complete, made_at, missing_results
-from policygrain.results.reader import StudyResults
+from policygrain.results import StudyResults
 
 
 def git(folder: Path, *arguments: str) -> str:

@@ -14,12 +14,12 @@ from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.figures import TABLES
 from policygrain.figures.catalogue import draw
+from policygrain.paths import StudyFolder
+from policygrain.records import TrackingRecord, write_record
 from policygrain.report.freeze import freeze
 from policygrain.report.mlflow_sync import mirror
 from policygrain.report.page import write_report
-from policygrain.results.layout import StudyFolder
-from policygrain.results.reader import StudyResults
-from policygrain.results.schema import TrackingRecord, write_record
+from policygrain.results import StudyResults
 from policygrain.study import load_study
 from policygrain.text import redacted
 

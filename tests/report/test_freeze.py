@@ -13,10 +13,10 @@ import yaml
 
 from policygrain.cli import main
 from policygrain.errors import UserError
+from policygrain.paths import StudyFolder
 from policygrain.report import freeze as freezing
 from policygrain.report.freeze import MANIFEST, freeze, thaw
-from policygrain.results.layout import StudyFolder
-from policygrain.results.reader import StudyResults
+from policygrain.results import StudyResults
 from policygrain.study import Study
 
 from ..support.made_up import make_up

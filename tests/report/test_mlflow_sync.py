@@ -21,12 +21,12 @@ from typing import Any
 import pytest
 
 from policygrain.errors import Stopped, UserError
+from policygrain.job_state import is_training, run_status
+from policygrain.paths import RunFolder, StudyFolder
+from policygrain.records import RunStatus, write_record
 from policygrain.report.mlflow_store import serve, tracking_uri
 from policygrain.report.mlflow_sync import CONTENT, KEY, PAUSE, Follower, mirror
-from policygrain.results.job_state import is_training, run_status
-from policygrain.results.layout import RunFolder, StudyFolder
-from policygrain.results.reader import StudyResults, run_summary
-from policygrain.results.schema import RunStatus, write_record
+from policygrain.results import StudyResults, run_summary
 from policygrain.study import Study, load_study
 from policygrain.study.fingerprint import Fingerprints
 from policygrain.study.runs import Run

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from policygrain.report.overview import rows, screen, warnings
-from policygrain.results.reader import StudyResults
+from policygrain.results import StudyResults
 from policygrain.study import Study, parse_study
 
 from ..support.made_up import make_up

@@ -15,7 +15,7 @@ from policygrain.errors import UserError
 from policygrain.figures import TABLES
 from policygrain.provenance import devices
 from policygrain.report.page import cost, protocol, provenance, write_report
-from policygrain.results.reader import StudyResults
+from policygrain.results import StudyResults
 from policygrain.study import Study
 from policygrain.study.runs import run_matrix
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from policygrain.analysis.evaluated_models import find
 from policygrain.errors import UserError
 from policygrain.report.samples import write_page
-from policygrain.results.evaluated_models import find
 
 from ..support.evaluations import COUNT, REST, RIGHT, UNREAD, WRONG, make_run
 from ..support.pages import with_script

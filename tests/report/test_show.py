@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from policygrain.analysis.evaluated_models import find
 from policygrain.analysis.model_comparison import difference, summary
 from policygrain.cli import main
 from policygrain.report.show import WIDTH
-from policygrain.results.evaluated_models import find
 
 from ..support.evaluations import COUNT, REST, RIGHT, UNREAD, WRONG, make_run
 

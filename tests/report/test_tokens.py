@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from policygrain.errors import UserError
+from policygrain.paths import RunFolder
+from policygrain.records import TokenSample, TokenView, write_record
 from policygrain.report.samples import token_page, write_tokens
-from policygrain.results.layout import RunFolder
-from policygrain.results.schema import TokenSample, TokenView, write_record
 
 from ..support.pages import with_script
 

@@ -22,7 +22,7 @@ from policygrain.figures.catalogue import FIGURES
 from policygrain.files import read_json_lines
 from policygrain.merging import merge
 from policygrain.objective import method, method_names
-from policygrain.results.layout import StudyFolder
+from policygrain.paths import StudyFolder
 from policygrain.study import load_study, parse_study
 from policygrain.study.schema import Study
 

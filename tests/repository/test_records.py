@@ -12,7 +12,7 @@ from policygrain.figures import TABLES, catalogue
 from policygrain.figures.catalogue import draw
 from policygrain.objective import method
 from policygrain.objective.method import TEXTS
-from policygrain.results.reader import StudyResults
+from policygrain.results import StudyResults
 from policygrain.study import Study, load_recorded_study, load_study
 from policygrain.study.runs import run_matrix
 

@@ -14,8 +14,8 @@ import pytest
 from pydantic import BaseModel
 
 from policygrain.cli import main
+from policygrain.commands.check import check_study
 from policygrain.errors import UserError
-from policygrain.plan.check import check_study
 from policygrain.study import load_study, parse_study
 from policygrain.study.schema import Study
 from policygrain.study.sections import section_of

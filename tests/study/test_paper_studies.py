@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from policygrain.data import registry
+from policygrain.data.registry import sampling_of
 from policygrain.objective import method
 from policygrain.study.runs import run_matrix
-from policygrain.tasks import registry
-from policygrain.tasks.registry import sampling_of
 
 from ..support.papers import PAPERS, paper, papers
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from policygrain.data.families import generate
 from policygrain.model import tiny
 from policygrain.model.engine import Request, Response
 from policygrain.model.loading import load_model
@@ -16,7 +17,6 @@ from policygrain.model.logprobs import score_tokens
 from policygrain.model.sequences import pack
 from policygrain.model.torch_engine import TorchEngine
 from policygrain.study.schema import TinyModel
-from policygrain.tasks.families import generate
 
 needs_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
 

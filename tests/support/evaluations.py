@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from policygrain.results.layout import RunFolder
-from policygrain.results.schema import BenchmarkRecord, EvaluatedSample, EvaluationFacts, ModelEvaluation, write_record
+from policygrain.paths import RunFolder
+from policygrain.records import BenchmarkRecord, EvaluatedSample, EvaluationFacts, ModelEvaluation, write_record
 
 RIGHT, WRONG, UNREAD = "correct", "incorrect", "unparsable"
 # Three problems with two responses each: right on 2, 1 and 0 of them. 3 of 6 right, pass@2 = 2 / 3.

@@ -86,7 +86,7 @@ def _problem_sets() -> str | None:
 def _verl() -> str | None:
     from importlib.metadata import PackageNotFoundError
 
-    from policygrain.engines.verl_config import verl_python
+    from policygrain.trainers.verl_config import verl_python
 
     try:
         verl_python()

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from policygrain.data.registry import sampling_of
+from policygrain.measurements import EstimatorRow, EstimatorsRecord, Measured, RoundRow, RoundsRecord
 from policygrain.objective import method
-from policygrain.results.layout import START, RunFolder, StudyFolder
-from policygrain.results.measurements import EstimatorRow, EstimatorsRecord, Measured, RoundRow, RoundsRecord
-from policygrain.results.schema import (
+from policygrain.paths import START, RunFolder, StudyFolder
+from policygrain.records import (
     BenchmarkRecord,
     Environment,
     EvaluatedSample,
@@ -26,7 +27,6 @@ from policygrain.results.schema import (
 from policygrain.study import Study, study_text
 from policygrain.study.fingerprint import Fingerprints, measured_starts, start_seeds
 from policygrain.study.runs import Run, control_arms
-from policygrain.tasks.registry import sampling_of
 
 from .files import write_lines
 

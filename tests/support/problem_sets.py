@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from policygrain.data import registry, set_files
+from policygrain.data.fetch import blob_id
+from policygrain.data.registry import Dataset
 from policygrain.study import parse_study
-from policygrain.tasks import registry, set_files
-from policygrain.tasks.fetch import blob_id
-from policygrain.tasks.registry import Dataset
 
 from .small import SMALL
 

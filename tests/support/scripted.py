@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from policygrain.data.problem import Problem
 from policygrain.model.engine import Request, Response
 from policygrain.objective import Sampler
 from policygrain.study.schema import Training
-from policygrain.tasks.problem import Problem
 from policygrain.train.rollouts import Collector, PromptStream
 
 

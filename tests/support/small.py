@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import yaml
 
-from policygrain.engines.run import train_run
-from policygrain.results.layout import DataFolder, RunFolder, StudyFolder
-from policygrain.results.reader import run_metrics, run_summary, token_view
+from policygrain.data.sources import prepare
+from policygrain.paths import DataFolder, RunFolder, StudyFolder
+from policygrain.results import run_metrics, run_summary, token_view
 from policygrain.study import Study, parse_study
 from policygrain.study.runs import Arm, run_matrix
-from policygrain.tasks.sources import prepare
 from policygrain.train.start_model import build_start_model
 from policygrain.train.stopping import Stop
+from policygrain.trainers.run import train_run
 
 SAMPLED = ("total_tokens", "reward_mean", "response_length_mean")
 # The initial model guesses a digit, so that some rewards differ within a group and gradients are not zero.

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from policygrain.engines.verl_config import CPU_ENVIRONMENT, verl_python
-from policygrain.engines.verl_export import export
 from policygrain.errors import UserError
 from policygrain.integrations.options import EXPORTED
-from policygrain.results.layout import DataFolder
+from policygrain.paths import DataFolder
 from policygrain.study import load_study
 from policygrain.study.runs import run_matrix
 from policygrain.testing import assert_verl
+from policygrain.trainers.verl_config import CPU_ENVIRONMENT, verl_python
+from policygrain.trainers.verl_export import export
 
 from ..conftest import ROOT
 from ..support.small import small_study

@@ -25,8 +25,8 @@ from policygrain.model.engine import Request, Response
 from policygrain.model.loading import load_model
 from policygrain.model.torch_engine import TorchEngine
 from policygrain.objective import method, method_names
-from policygrain.results.layout import RunFolder
-from policygrain.results.reader import run_metrics
+from policygrain.paths import RunFolder
+from policygrain.results import run_metrics
 from policygrain.train import loop
 from policygrain.train.policy import Policy, open_policy
 from policygrain.train.rollout_batch import TrainingBatch

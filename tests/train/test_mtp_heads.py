@@ -13,9 +13,9 @@ from policygrain.model.engine import Request, Response
 from policygrain.model.loading import load_model
 from policygrain.model.torch_engine import TorchEngine
 from policygrain.objective import method
-from policygrain.results.layout import RunFolder
-from policygrain.results.reader import run_metrics
-from policygrain.results.schema import MtpHeadsRecord, read_record
+from policygrain.paths import RunFolder
+from policygrain.records import MtpHeadsRecord, read_record
+from policygrain.results import run_metrics
 from policygrain.train import loop
 from policygrain.train.policy import build_heads
 from policygrain.train.stopping import Stop

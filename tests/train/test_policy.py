@@ -16,8 +16,8 @@ from policygrain.errors import Stopped, UserError
 from policygrain.model.loading import load_model
 from policygrain.model.weights import add_adapter, full_weights, merged
 from policygrain.objective import method
-from policygrain.results.layout import RunFolder
-from policygrain.results.reader import run_metrics
+from policygrain.paths import RunFolder
+from policygrain.results import run_metrics
 from policygrain.study import Study
 from policygrain.study.schema import Lora, Model
 from policygrain.train.policy import on_device, open_policy

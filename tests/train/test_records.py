@@ -12,9 +12,9 @@ import pytest
 
 from policygrain.cli import main
 from policygrain.errors import UserError
+from policygrain.paths import RunFolder
 from policygrain.report.samples import write_tokens
-from policygrain.results.layout import RunFolder
-from policygrain.results.reader import run_metrics, token_view
+from policygrain.results import run_metrics, token_view
 from policygrain.train.records import MetricsLog
 
 from ..support.files import snapshot
@@ -82,7 +82,7 @@ def test_a_run_whose_lines_were_lost_is_resumed_when_they_are_back(
     made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed before its final model was written; its newest checkpoint is of step 3."""
-    monkeypatch.setattr("policygrain.engines.run.remove_old", lambda *_: None)
+    monkeypatch.setattr("policygrain.trainers.run.remove_old", lambda *_: None)
     whole = train_small(small_study(), tmp_path / "whole", *made)
     run = Path(shutil.copytree(whole, tmp_path / "run"))
     (run / "summary.json").unlink()

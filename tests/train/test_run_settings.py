@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from policygrain.engines.run import claim, run_config
-from policygrain.results.layout import DataFolder, RunFolder
-from policygrain.results.schema import write_record
+from policygrain.paths import DataFolder, RunFolder
+from policygrain.records import write_record
 from policygrain.study import Study
 from policygrain.study.fingerprint import Fingerprints
 from policygrain.study.runs import Arm, run_matrix
 from policygrain.study.sections import decides, leaves
+from policygrain.trainers.run import claim, run_config
 
 from ..support.all_keys import other_value, reference, value_at, with_values
 from ..support.small import small_study

@@ -14,11 +14,11 @@ import pytest
 from transformers import PreTrainedModel
 
 from policygrain.cli import main
+from policygrain.data.sources import prepare
 from policygrain.errors import UserError
-from policygrain.results.layout import DataFolder, RunFolder, StartFolder, StudyFolder
-from policygrain.results.reader import run_metrics, start_model
+from policygrain.paths import DataFolder, RunFolder, StartFolder, StudyFolder
+from policygrain.results import run_metrics, start_model
 from policygrain.study import Study
-from policygrain.tasks.sources import prepare
 from policygrain.train import start_model as published
 from policygrain.train.start_model import check_start_model, ensure_start_model
 
@@ -255,10 +255,10 @@ def test_three_steps_of_it(tmp_path: Path) -> None:
         pytest.skip(str(error))
     assert published.fetch(NAME, folder).endswith("there already")
     assert json.loads((folder / published.RECORD).read_text())["licence"] == "Apache-2.0"
-    from policygrain.engines.run import train_run
-    from policygrain.results.layout import DataFolder
+    from policygrain.data.sources import prepare
+    from policygrain.paths import DataFolder
     from policygrain.study.runs import run_matrix
-    from policygrain.tasks.sources import prepare
+    from policygrain.trainers.run import train_run
 
     study = small_study(
         model={"start": str(folder)},

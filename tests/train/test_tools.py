@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from policygrain.data.characters import BOXED, CHARACTERS
+from policygrain.data.sources import prepare
+from policygrain.data.tools import calculator
 from policygrain.errors import Stopped
 from policygrain.evaluate.evaluation import evaluate
 from policygrain.files import read_json_lines
@@ -16,13 +19,10 @@ from policygrain.instruments.estimators import Estimation
 from policygrain.instruments.instrument import measure
 from policygrain.instruments.rounds import Round
 from policygrain.model.engine import Response
-from policygrain.results.layout import DataFolder, RunFolder, StartFolder, StudyFolder
-from policygrain.results.reader import run_metrics
-from policygrain.results.schema import TokenView, read_record
+from policygrain.paths import DataFolder, RunFolder, StartFolder, StudyFolder
+from policygrain.records import TokenView, read_record
+from policygrain.results import run_metrics
 from policygrain.study import Study
-from policygrain.tasks.characters import BOXED, CHARACTERS
-from policygrain.tasks.sources import prepare
-from policygrain.tasks.tools import calculator
 from policygrain.train import rollouts
 from policygrain.train.rollouts import Collector, Rollouts
 from policygrain.train.start_model import build_start_model

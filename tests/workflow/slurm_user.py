@@ -15,8 +15,8 @@ from typing import Any
 import yaml
 
 from policygrain.files import read_json_lines
-from policygrain.results.job_state import FINGERPRINT
-from policygrain.results.layout import StudyFolder
+from policygrain.job_state import FINGERPRINT
+from policygrain.paths import StudyFolder
 from policygrain.study import load_study
 from policygrain.study.fingerprint import Fingerprints
 from policygrain.study.runs import Run

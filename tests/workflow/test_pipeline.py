@@ -18,8 +18,8 @@ import pytest
 from policygrain.analysis.controls import EXPECTED, controls
 from policygrain.figures.catalogue import draw
 from policygrain.files import read_json, read_json_lines
-from policygrain.results.layout import StudyFolder
-from policygrain.results.reader import StudyResults
+from policygrain.paths import StudyFolder
+from policygrain.results import StudyResults
 from policygrain.study import load_study
 from policygrain.study.fingerprint import Fingerprints
 from policygrain.study.runs import Run

@@ -59,7 +59,7 @@ def finished(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_change_schedules_what_depends_on_it(finished: Path, root: Path) -> None:
-    """Snakemake starts the jobs without a marker; tests/plan/test_jobs.py has which those are for every change."""
+    """Snakemake starts the jobs without a marker; tests/commands/test_jobs.py has which those are for every change."""
     study = write_study(finished, root, methods={"grpo": {"clip": {"low": 0.1}}})
     assert planned(root, finished, study, "all") == {"train": 1, "evaluate": 1, **DRAWN}
     shutil.rmtree(finished / ".snakemake")

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from policygrain.commands.cluster import Request, output_of
 from policygrain.errors import UserError
 from policygrain.files import read_json, read_json_lines
-from policygrain.plan.cluster import Request, output_of
-from policygrain.results.reader import StudyResults
+from policygrain.results import StudyResults
 from policygrain.study import load_study
 
 from ..support.leftovers import with_in_environment

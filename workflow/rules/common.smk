@@ -1,12 +1,12 @@
-# The study and its jobs (src/policygrain/plan/jobs.py), and what the rules have in common.
+# The study and its jobs (src/policygrain/commands/jobs.py), and what the rules have in common.
 import shlex
 import sys
 from pathlib import Path
 
 from policygrain.errors import UserError
-from policygrain.plan.jobs import Jobs
-from policygrain.plan.cluster import launch
-from policygrain.results.layout import StudyFolder
+from policygrain.commands.jobs import Jobs
+from policygrain.commands.cluster import launch
+from policygrain.paths import StudyFolder
 from policygrain.study import parse_study
 
 CONFIG_FILE = Path([*workflow.config_settings.configfiles, "config.yaml"][0])

@@ -1,5 +1,5 @@
 # What a call makes, and what Snakemake does before and after it.
-from policygrain.plan.session import Session, check_cores
+from policygrain.commands.session import Session, check_cores
 
 check_cores(workflow.resource_settings)
 SESSION = Session(workflow, JOBS)

@@ -26,7 +26,7 @@ from .verdicts import PValues, Side, Verdict, combine, corrected, decide, distan
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..results.reader import StudyResults
+    from ..results import StudyResults
 
 POINTS, LOG_RATIO = "points", "log2 ratio"
 Statistic = Literal["accuracy", "benchmarks", "drop", "steps", "tokens", "estimator", "round"]

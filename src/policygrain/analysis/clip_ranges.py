@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
-from ..results.reader import StudyResults
+from ..results import StudyResults
 from ..study.runs import Arm, arms_of
 from ..text import columns
 from . import measures

@@ -13,7 +13,7 @@ from .statistics import LEVEL, Difference
 from .verdicts import holm
 
 if TYPE_CHECKING:
-    from ..results.reader import StudyResults
+    from ..results import StudyResults
 
 Regime = tuple[tuple[str, object], ...]  # the training settings that vary between the arms that are compared
 IDENTICAL, DIFFER, SMALL, OPEN = "identical", "differ", "differ by less than {:g} points", "not shown to differ"

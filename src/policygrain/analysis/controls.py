@@ -14,7 +14,7 @@ from .verdicts import holm
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..results.reader import StudyResults
+    from ..results import StudyResults
 
 SHARE = 0.25  # of the unchanged method's gain in training; smaller effects count as none
 Outcome = Literal["passed", "failed", "inconclusive"]

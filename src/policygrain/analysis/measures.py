@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from .. import initial_models
 from ..errors import NoResults, UserError
-from ..results import start
-from ..results.layout import START
-from ..results.reader import StudyResults
+from ..paths import START
+from ..results import StudyResults
 from ..study import Study
 from ..study.fingerprint import start_seed
 from .statistics import SEEDS, STARTS, Array, Difference, difference, student
@@ -21,13 +21,13 @@ BEFORE = "before"  # in place of a method: the policy before its round
 
 def unit_of(study: Study | None) -> str:
     """The unit of replication of training runs: initial models where several seeds share each, else seeds."""
-    return STARTS if study and start.share_starts(study) else SEEDS
+    return STARTS if study and initial_models.share_starts(study) else SEEDS
 
 
 def by_unit(results: StudyResults, by_seed: pd.Series) -> Array:
     """A number per seed as one per unit of replication [units]; seeds without a number are left out."""
     there = by_seed.dropna().sort_index()
-    return start.by_unit(results.study, there.index, there.to_numpy(dtype=float))
+    return initial_models.by_unit(results.study, there.index, there.to_numpy(dtype=float))
 
 
 def over_units(results: StudyResults, by_seed: pd.Series) -> Difference:
@@ -51,7 +51,7 @@ def accuracy_difference(
 ) -> Difference:
     """The difference in the final models' accuracy of two arms, in points; arguments as of ``paired_scores``."""
     one, two, seeds = paired_scores(results, arm, than, benchmarks, column)
-    a, b = ([start.by_unit(results.study, seeds, scores) for scores in side] for side in (one, two))
+    a, b = ([initial_models.by_unit(results.study, seeds, scores) for scores in side] for side in (one, two))
     return difference(a, b, unit_of(results.study)).times(100)
 
 

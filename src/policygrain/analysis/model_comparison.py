@@ -8,11 +8,11 @@ from typing import Any, get_args
 
 from ..errors import UserError
 from ..grading.grader import Outcome
-from ..results.evaluated_models import ModelGroup, benchmarks_of
-from ..results.schema import BenchmarkRecord
-from ..results.start import share_starts
+from ..initial_models import share_starts
+from ..records import BenchmarkRecord
 from ..study.fingerprint import start_seed
 from . import statistics
+from .evaluated_models import ModelGroup, benchmarks_of
 from .measures import unit_of
 from .statistics import Difference, Estimate
 

@@ -19,7 +19,7 @@ from .statistics import LEVEL, REPLICATES, Array, Difference
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..results.reader import StudyResults
+    from ..results import StudyResults
 
 Side = Literal["above", "below", "apart"]
 Verdict = Literal["holds", "opposite", "smaller than published", "inconclusive"]

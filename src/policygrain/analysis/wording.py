@@ -21,7 +21,7 @@ from .statistics import STARTS, Difference
 from .verdicts import MOST_SEEDS
 
 if TYPE_CHECKING:
-    from ..results.reader import StudyResults
+    from ..results import StudyResults
 
 Label = Callable[[str], str]  # the name of an arm or method in texts
 

@@ -48,6 +48,6 @@ def listing() -> str:
 def note_job(arguments: argparse.Namespace) -> None:
     """Lock the study's folder against other workflows until this job ends, if a workflow called it (with `--done`)."""
     if done := getattr(arguments, "done", None):
-        from ..results.job_state import start_job
+        from ..job_state import start_job
 
         start_job(done[0] if isinstance(done, list) else done)

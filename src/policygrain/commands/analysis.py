@@ -43,7 +43,7 @@ def cases(arguments: Namespace) -> None:
     from ..files import check_out
     from ..instruments import exact_decision as decision
     from ..instruments import exact_map as phase
-    from ..results.measurements import CasesRecord, MapRecord
+    from ..measurements import CasesRecord, MapRecord
 
     if arguments.seeds < 2:
         raise UserError(f"--seeds {arguments.seeds}: an interval over seeds needs at least 2.")
@@ -62,7 +62,7 @@ def cases(arguments: Namespace) -> None:
         from ..figures import cases as figure
         from ..figures import maps
         from ..figures.style import save
-        from ..results.schema import write_record
+        from ..records import write_record
 
         arguments.out.mkdir(parents=True, exist_ok=True)
         write_record(arguments.out / f"{name}.json", record)

@@ -87,7 +87,7 @@ def job(done: Path | None, names: Collection[str]) -> Iterator[dict[str, str]]:
 
     At the end the digests are written to ``done``, the marker file of the finished job. None: no file is written.
     """
-    from ..results.job_state import begin, write_done
+    from ..job_state import begin, write_done
 
     digests: dict[str, str] = {}
     if done:

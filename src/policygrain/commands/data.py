@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from .command import JSON, actions, command, flag, option, path
 
 if TYPE_CHECKING:
-    from ..tasks.registry import Dataset
+    from ..data.registry import Dataset
 
 ROOT = path("--root", "folder of problem sets (default: POLICYGRAIN_DATA, else the working directory)")
 
@@ -20,8 +20,8 @@ ROOT = path("--root", "folder of problem sets (default: POLICYGRAIN_DATA, else t
 @command(ROOT, JSON)
 def _list(arguments: Namespace) -> None:
     """List the registered sets, their versions and sources, and which of them are in the folder."""
-    from ..tasks.registry import dataset, names
-    from ..tasks.set_files import data_root, find
+    from ..data.registry import dataset, names
+    from ..data.set_files import data_root, find
     from ..text import columns
 
     sets = [dataset(name) for name in names()]
@@ -36,7 +36,7 @@ def _list(arguments: Namespace) -> None:
 
 def _source(d: Dataset) -> str:
     """Short description of the source that a set is downloaded from."""
-    from ..tasks.registry import GitHome, HubHome
+    from ..data.registry import GitHome, HubHome
 
     if isinstance(d.home, GitHome):
         return f"github.com/{d.home.repository} at {d.home.commit[:12]}"
@@ -51,10 +51,10 @@ def _fetch(arguments: Namespace) -> None:
 
     Sets that are in the folder and correct are skipped.
     """
+    from ..data.fetch import fetch
+    from ..data.registry import dataset, names
+    from ..data.set_files import ROOT_VARIABLE, data_root
     from ..errors import UserError
-    from ..tasks.fetch import fetch
-    from ..tasks.registry import dataset, names
-    from ..tasks.set_files import ROOT_VARIABLE, data_root
 
     if arguments.root is None and ROOT_VARIABLE not in os.environ:
         raise UserError(f"data fetch: name the folder to download into: --root FOLDER, or {ROOT_VARIABLE}.")
@@ -80,11 +80,11 @@ def _check(arguments: Namespace) -> None:
     Sets are compared with the registry: number of problems, content, columns, ids, empty answers. In a .jsonl file of
     your own, answers must be readable as mathematics, and tests must call the function.
     """
+    from ..data.golds import check_golds, notes_on
+    from ..data.problem import read_problems
+    from ..data.registry import dataset, names
+    from ..data.set_files import check, data_root, find
     from ..errors import UserError
-    from ..tasks.golds import check_golds, notes_on
-    from ..tasks.problem import read_problems
-    from ..tasks.registry import dataset, names
-    from ..tasks.set_files import check, data_root, find
     from ..text import columns
 
     root = data_root(arguments.root)
@@ -122,11 +122,11 @@ def _check(arguments: Namespace) -> None:
 )
 def _select(arguments: Namespace) -> None:
     """Write the problems that a model solves sometimes but not always, according to its evaluated samples."""
+    from ..data.problem import write_problems
+    from ..data.sources import load
     from ..evaluate.selection import select, solve_rates
     from ..files import check_out
-    from ..results.reader import samples
-    from ..tasks.problem import write_problems
-    from ..tasks.sources import load
+    from ..results import samples
 
     check_out(arguments.out)
     problems = load(arguments.set, arguments.root)
@@ -145,9 +145,9 @@ def _select(arguments: Namespace) -> None:
 )
 def _overlaps(arguments: Namespace) -> None:
     """Print and write which benchmark problems are among the training prompts, word for word or nearly so."""
+    from ..data.contamination import TrainingIndex, as_data
+    from ..data.sources import load
     from ..files import atomic_json, check_out
-    from ..tasks.contamination import TrainingIndex, as_data
-    from ..tasks.sources import load
     from ..text import columns
 
     check_out(arguments.out)
@@ -197,16 +197,16 @@ def evaluate_model(arguments: Namespace) -> None:
     Records and protocol are those of a study's evaluation: `policygrain show OUT` shows them, and with `--page` their
     samples. The same command resumes; other models with the same --out are added to the table.
     """
+    from ..analysis.evaluated_models import find
+    from ..data.golds import check_golds
+    from ..data.sources import check_sources, prepare
     from ..evaluate.any_model import PROMPT, EvaluationOptions, claim, fetched, named, study_of
     from ..evaluate.evaluation import evaluate
     from ..files import atomic_text
     from ..model.device import claim_gpu
     from ..model.loading import load_tokenizer
+    from ..paths import StudyFolder
     from ..report.show import detail, leaderboard
-    from ..results.evaluated_models import find
-    from ..results.layout import StudyFolder
-    from ..tasks.golds import check_golds
-    from ..tasks.sources import check_sources, prepare
 
     models = {name: fetched(model, arguments.revision) for name, model in named(arguments.models).items()}
     chat = arguments.chat

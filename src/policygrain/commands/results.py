@@ -26,7 +26,7 @@ def show(arguments: Namespace) -> None:
     Accuracies have 95% intervals over training seeds, or over problems where there is one seed; differences are paired.
     """
     from ..analysis import model_comparison as analysis
-    from ..results.evaluated_models import check_same_protocol, find, select_benchmarks
+    from ..analysis.evaluated_models import check_same_protocol, find, select_benchmarks
 
     groups = select_benchmarks(find(arguments.paths), arguments.benchmark)
     differing = check_same_protocol(groups, arguments.anyway)
@@ -57,7 +57,7 @@ def claims(arguments: Namespace) -> None:
     from ..analysis.wording import claims_text, controls_status, ledger, side_by_side
     from ..errors import UserError
     from ..report.overview import screen
-    from ..results.reader import StudyResults
+    from ..results import StudyResults
     from ..study import load_recorded_study
 
     paths = [
@@ -98,8 +98,8 @@ def inspect(arguments: Namespace) -> None:
     Tokens are coloured by ratio, advantage, change of probability or change of entropy. For a run by verl the page
     shows its rollouts.
     """
+    from ..paths import RunFolder
     from ..report.samples import write_rollouts, write_tokens
-    from ..results.layout import RunFolder
 
     folder = RunFolder(arguments.run_dir)
     by_verl = folder.rollout_steps() and not folder.token_steps()
@@ -136,7 +136,7 @@ def freeze(arguments: Namespace) -> None:
     """
     from ..report.completeness import broken, check_commits, made_at
     from ..report.freeze import freeze
-    from ..results.reader import StudyResults
+    from ..results import StudyResults
 
     results = StudyResults(arguments.results)
     if arguments.published:
@@ -162,7 +162,7 @@ def thaw(arguments: Namespace) -> None:
     from ..figures import TABLES
     from ..figures.catalogue import draw
     from ..report.freeze import thaw
-    from ..results.reader import StudyResults
+    from ..results import StudyResults
 
     notes = []
 

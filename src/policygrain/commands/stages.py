@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 from .command import ARM, CONFIG, DONE, RESULTS, RUN_DIR, SEEDS, command, flag, job, option, path
 
 if TYPE_CHECKING:
-    from ..results.layout import DataFolder, RunFolder, StudyFolder
-    from ..results.reader import StudyResults
+    from ..paths import DataFolder, RunFolder, StudyFolder
+    from ..results import StudyResults
     from ..study import Study
     from ..study.runs import Arm
 
 
 def study_and_folder(arguments: Namespace) -> tuple[Study, StudyFolder]:
     """The study, and the folder of its results (default: `results/NAME`)."""
-    from ..results.layout import StudyFolder
+    from ..paths import StudyFolder
     from ..study import load_study
 
     study = load_study(arguments.config)
@@ -39,7 +39,7 @@ def require_problems(folder: StudyFolder) -> DataFolder:
 
 def recorded(arguments: Namespace) -> StudyResults:
     """The results of a study that may have been recorded by an earlier version."""
-    from ..results.reader import StudyResults
+    from ..results import StudyResults
     from ..study import load_recorded_study
 
     study = load_recorded_study(arguments.config)
@@ -52,11 +52,11 @@ def recorded(arguments: Namespace) -> StudyResults:
 @command(CONFIG, RESULTS, path("--done", "files to write at the end", nargs="+", default=[]))
 def prepare(arguments: Namespace) -> None:
     """Write a study's problems: train.jsonl, validation.jsonl and benchmarks/*.jsonl, in the folder data."""
-    from ..plan.check import check_study
-    from ..results.job_state import begin, write_done
-    from ..results.reader import prepared_data
-    from ..tasks import sources
-    from ..tasks.golds import check_golds
+    from ..data import sources
+    from ..data.golds import check_golds
+    from ..job_state import begin, write_done
+    from ..results import prepared_data
+    from .check import check_study
 
     study, folder = study_and_folder(arguments)
     data = folder.data
@@ -85,8 +85,8 @@ def start_model(arguments: Namespace) -> None:
 
     Each is trained by supervised fine-tuning and saved with its tokenizer, in start/seedS.
     """
+    from .. import results
     from ..model.device import claim_gpu
-    from ..results import reader
     from ..train.start_model import ensure_start_model
 
     study, folder = study_and_folder(arguments)
@@ -95,7 +95,7 @@ def start_model(arguments: Namespace) -> None:
     with job(arguments.done, [f"seed{seed}" for seed in seeds]) as digests:
         for seed in seeds:
             ensure_start_model(study, seed, require_problems(folder), folder.start(seed))
-            digests[f"seed{seed}"] = reader.start_model(folder.start(seed)).digest
+            digests[f"seed{seed}"] = results.start_model(folder.start(seed)).digest
 
 
 # Training and evaluation.
@@ -122,14 +122,14 @@ def train(arguments: Namespace) -> None:
     folder; with --run-dir and without --results, both are. With `training.trainer: trl`, all processes that torchrun or
     srun starts train each run together; with `verl`, srun starts one process per node.
     """
-    from ..engines.launch import processes, read_slurm
-    from ..engines.run import train_run
     from ..errors import UserError
+    from ..job_state import begin, write_done
     from ..model.device import claim_gpu
-    from ..results.job_state import begin, write_done
     from ..study.runs import run_matrix
     from ..train.ranks import on_rank_0, ranks
     from ..train.stopping import Stop, deadline
+    from ..trainers.launch import processes, read_slurm
+    from ..trainers.run import train_run
 
     study, folder = study_and_folder(arguments)
     arm = find_arm(study, arguments.arm)
@@ -164,7 +164,7 @@ def run_inputs(
     arguments: Namespace, study: Study, folder: StudyFolder, arm: Arm, seed: int
 ) -> tuple[RunFolder, str | None, DataFolder | None]:
     """The folder of a run, its initial model and its problems; None if these are to be made in the run's folder."""
-    from ..results.layout import RunFolder
+    from ..paths import RunFolder
     from ..study.fingerprint import start_seed
 
     run = RunFolder(arguments.run_dir) if arguments.run_dir else folder.run(arm.name, seed)
@@ -205,10 +205,10 @@ def export(arguments: Namespace) -> None:
     RUN/verl gets verl's configuration, the problems and a reward function; the command that starts verl is printed.
     After training, with verl's output in RUN/verl, `policygrain train` of the same run reads the results.
     """
-    from ..engines import verl_export
-    from ..engines.run import prepare_run
-    from ..engines.table import check_features
     from ..errors import UserError
+    from ..trainers import verl_export
+    from ..trainers.run import prepare_run
+    from ..trainers.table import check_features
 
     study, folder = study_and_folder(arguments)
     arm = find_arm(study, arguments.arm)
@@ -234,7 +234,7 @@ def evaluate(arguments: Namespace) -> None:
     from ..errors import UserError, did_you_mean
     from ..evaluate.evaluation import evaluate
     from ..model.device import claim_gpu
-    from ..plan.jobs import Jobs
+    from .jobs import Jobs
 
     study, folder = study_and_folder(arguments)
     claim_gpu()
@@ -345,8 +345,8 @@ def track(arguments: Namespace) -> None:
 
     Records that are already in MLflow are not logged again.
     """
+    from ..records import write_record
     from ..report.mlflow_sync import follow, mirror
-    from ..results.schema import write_record
 
     results = recorded(arguments)
     if arguments.follow is not None:
@@ -370,7 +370,7 @@ def ranges(arguments: Namespace) -> None:
     """
     from ..analysis.clip_ranges import choose_ranges, ranges_text
     from ..files import atomic_json
-    from ..results.reader import StudyResults
+    from ..results import StudyResults
 
     choice = choose_ranges(StudyResults(arguments.results))
     print(ranges_text(choice))

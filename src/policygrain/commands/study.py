@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 )
 def check(arguments: Namespace) -> None:
     """Check a study file, and on request this machine or a cluster, and print how many arms and runs it has."""
-    from ..plan.check import check_machine, check_study
+    from ..data.sources import source_digests
     from ..provenance import commit
     from ..study import load_study
     from ..study.fingerprint import Fingerprints, code_digests
-    from ..tasks.sources import source_digests
+    from .check import check_machine, check_study
 
     file = arguments.study or arguments.config
     study = load_study(file)
@@ -42,7 +42,7 @@ def check(arguments: Namespace) -> None:
     if arguments.machine or arguments.slurm:
         check_machine(study, Path("results"), arguments.vllm)
     if arguments.slurm:
-        from ..plan.cluster import check_cluster
+        from .cluster import check_cluster
 
         check_cluster(study, file, arguments.profile)
 
@@ -78,10 +78,10 @@ def plan(arguments: Namespace) -> None:
     Prints jobs, tokens, device-hours, memory and what they are based on.
     """
     from ..errors import UserError
-    from ..plan import tables
-    from ..plan.cost import estimate
-    from ..results.reader import StudyResults
+    from ..results import StudyResults
     from ..study import load_study
+    from . import tables
+    from .cost import estimate
 
     if arguments.power and len(arguments.studies) > 1:
         raise UserError("plan: --power needs a single study.")

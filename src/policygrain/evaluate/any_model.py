@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..data import registry
 from ..errors import UserError
 from ..files import atomic_text
-from ..results.layout import StudyFolder
+from ..paths import StudyFolder
 from ..study import Study, load_recorded_study, parse_study, study_text
-from ..tasks import registry
 from ..text import flat, some
 
 PROMPT = "{problem}\nPlease reason step by step, and put your final answer within \\boxed{}.\n"

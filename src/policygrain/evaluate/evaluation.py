@@ -12,24 +12,24 @@ from typing import Any, Literal
 
 from .. import digests
 from ..clock import Clock
-from ..engines.run import check_final_model
+from ..data.problem import Problem, read_problems, with_repeats
+from ..data.prompts import PromptRenderer
+from ..data.registry import sampling_of
+from ..data.sources import contaminated
 from ..errors import UserError
 from ..grading import open_grader
 from ..hub import commit_of
 from ..model.engine import Engine
 from ..model.loading import context_length, load_model, load_tokenizer
 from ..model.open_engine import open_engine, resolve_engine
+from ..paths import DataFolder, EvaluationFolder, RunFolder, StudyFolder
 from ..progress import Progress
 from ..provenance import commit, hardware, versions
-from ..results.layout import DataFolder, EvaluationFolder, RunFolder, StudyFolder
-from ..results.reader import model_evaluation
-from ..results.schema import EvaluationFacts, ModelEvaluation, write_record
+from ..records import EvaluationFacts, ModelEvaluation, write_record
+from ..results import model_evaluation
 from ..study.schema import Study
-from ..tasks.problem import Problem, read_problems, with_repeats
-from ..tasks.prompts import PromptRenderer
-from ..tasks.registry import sampling_of
-from ..tasks.sources import contaminated
 from ..train.start_model import check_start_model
+from ..trainers.run import check_final_model
 from .any_model import fetched
 from .sampling import queries_of, sample, stopped
 from .scores import grade

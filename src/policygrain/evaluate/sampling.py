@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from ..data.problem import Problem
+from ..data.prompts import PromptRenderer
+from ..data.registry import sampling_of, sharing_responses
 from ..errors import UserError
 from ..model.engine import Engine, Request, Response
+from ..paths import EvaluationFolder
 from ..provenance import seed_of
-from ..results.layout import EvaluationFolder
 from ..study.schema import Study
-from ..tasks.problem import Problem
-from ..tasks.prompts import PromptRenderer
-from ..tasks.registry import sampling_of, sharing_responses
 
 CHUNK = 4096  # responses per write, the most that a crash can lose
 

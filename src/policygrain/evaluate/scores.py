@@ -12,8 +12,8 @@ from ..files import atomic_text
 from ..grading import Grader, extract
 from ..grading.grader import Item
 from ..grading.notation import is_list
-from ..results.layout import EvaluationFolder
-from ..results.schema import BenchmarkRecord, EvaluatedSample
+from ..paths import EvaluationFolder
+from ..records import BenchmarkRecord, EvaluatedSample
 from ..study.schema import Study
 
 if TYPE_CHECKING:  # figures use the estimators below, without models

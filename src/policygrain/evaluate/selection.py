@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ..data.problem import Problem
 from ..errors import UserError
-from ..results.schema import EvaluatedSample
-from ..tasks.problem import Problem
+from ..records import EvaluatedSample
 
 Key = tuple[str, str]
 

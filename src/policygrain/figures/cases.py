@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..results.measurements import CaseEstimator, CaseRecord, CasesRecord
+from ..measurements import CaseEstimator, CaseRecord, CasesRecord
 from .style import GREY, RATIOS, SKY, WIDE, YELLOW, Look, handles, legend, look, named_rows, points
 
 # Estimators that are drawn as lines, in the order of the legend; all others are grey points.

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from ..data.registry import sampling_of
 from ..errors import UserError, did_you_mean
 from ..files import atomic_text
 from ..objective import Method, method
@@ -15,13 +16,12 @@ from ..objective.method import TEXTS
 from ..objective.ratio import Block
 from ..study import Study
 from ..study.runs import arms_of, run_matrix
-from ..tasks.registry import sampling_of
 from . import TABLES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from ..results.reader import StudyResults
+    from ..results import StudyResults
 
 
 # ---- the arms, methods and benchmarks of a study in each figure; empty where the study has none ----------------------

@@ -14,8 +14,8 @@ from ..analysis import accuracy, measures
 from ..analysis.clip_ranges import EXPERIMENT, candidates
 from ..analysis.statistics import Array, Interval, over_seeds
 from ..analysis.wording import regime_text
-from ..results.layout import START
-from ..results.reader import StudyResults
+from ..paths import START
+from ..results import StudyResults
 from . import catalogue
 from .labels import name_of, updates_text
 from .style import ABOVE, COLUMN, PLAIN, WIDE, beside, legend, looks, named_columns, points, shade_margin, updates_look

@@ -10,7 +10,7 @@ from ..objective import comparison_names, method, method_names
 from ..study.runs import START
 
 if TYPE_CHECKING:
-    from ..results.reader import StudyResults
+    from ..results import StudyResults
     from ..study import Study
 
 

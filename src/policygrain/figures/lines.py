@@ -16,9 +16,9 @@ from ..analysis.statistics import over_seeds
 from ..errors import NoResults
 from ..evaluate.scores import pass_at_k as unbiased
 from ..evaluate.scores import powers_of_two
-from ..results.layout import START
-from ..results.reader import StudyResults
-from ..results.start import by_unit
+from ..initial_models import by_unit
+from ..paths import START
+from ..results import StudyResults
 from ..study import Study
 from . import catalogue
 from .labels import labels, name_of

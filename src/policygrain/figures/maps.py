@@ -15,8 +15,8 @@ from ..analysis import measures
 from ..analysis.contrasts import contrasts
 from ..analysis.statistics import LEVEL, Interval
 from ..errors import NoResults
-from ..results.measurements import MapCell, MapRecord
-from ..results.reader import ALL, StudyResults
+from ..measurements import MapCell, MapRecord
+from ..results import ALL, StudyResults
 from ..study.runs import arms_of
 from . import catalogue
 from .labels import labels

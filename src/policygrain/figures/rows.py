@@ -17,7 +17,7 @@ from ..analysis.contrasts import Contrast, by_regime, contrasts
 from ..analysis.statistics import Interval, over_seeds, ranked
 from ..analysis.wording import regime_text
 from ..errors import NoResults
-from ..results.reader import ALL, StudyResults
+from ..results import ALL, StudyResults
 from ..study.runs import Arm
 from . import catalogue
 from .labels import labels, updates_text

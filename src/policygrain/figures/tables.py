@@ -33,11 +33,11 @@ from ..analysis.wording import (
     regime_text,
     sentences,
 )
+from ..data.registry import sampling_of
 from ..errors import UserError
-from ..results.layout import START
-from ..results.reader import StudyResults
+from ..paths import START
+from ..results import StudyResults
 from ..study import comparable
-from ..tasks.registry import sampling_of
 from ..text import markdown_table
 from . import catalogue
 from .labels import labels, name_of

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..measurements import EstimatorRow, EstimatorsRecord
 from ..objective import Method
 from ..objective.part import Part
 from ..progress import Progress
 from ..provenance import seed_of
-from ..results.measurements import EstimatorRow, EstimatorsRecord
 from ..study.schema import Estimators
 from ..text import columns
 from .gradients import estimate, measure_truths

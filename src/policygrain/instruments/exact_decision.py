@@ -21,13 +21,13 @@ import torch
 from torch import Tensor
 
 from ..analysis.statistics import over_seeds
+from ..measurements import CaseEstimator, CaseRecord, CasesRecord, Measured
 from ..objective import Method, method
 from ..objective.batch import TokenBatch
 from ..objective.clip import NoClip, PpoClip
 from ..objective.part import Part
 from ..objective.ratio import Block, NoRatio, PrefixRatio, ProductRatio, SequenceRatio, TokenRatio
 from ..progress import Progress
-from ..results.measurements import CaseEstimator, CaseRecord, CasesRecord, Measured
 from ..text import columns
 from . import exact_chains as chains
 

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from ..analysis.statistics import LEVEL, student
 from ..analysis.verdicts import holm
+from ..measurements import MapCell, MapMethod, MapRecord
 from ..objective import Method
 from ..objective.clip import PpoClip
 from ..objective.ratio import Block, NoRatio, ProductRatio, SequenceRatio, TokenRatio
 from ..progress import Progress
 from ..provenance import commit
-from ..results.measurements import MapCell, MapMethod, MapRecord
 from ..text import columns
 from . import exact_chains as chains
 from .exact_chains import every_response

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from .. import digests
+from ..data.golds import check_golds
+from ..data.sources import prepare
 from ..errors import UserError
+from ..job_state import begin, write_done
+from ..measurements import EstimatorsRecord, RoundsRecord
 from ..objective import Method, method
+from ..paths import DataFolder, StudyFolder
 from ..provenance import commit
-from ..results.job_state import begin, write_done
-from ..results.layout import DataFolder, StudyFolder
-from ..results.measurements import EstimatorsRecord, RoundsRecord
-from ..results.schema import read_record, write_record
+from ..records import read_record, write_record
 from ..study.checks import check_instruments, check_prompts
 from ..study.fingerprint import Fingerprints, code_digests
-from ..tasks.golds import check_golds
-from ..tasks.sources import prepare
 from ..train.start_model import build_start_model, check_start_model
 from .measured_policy import MeasuredPolicy, open_measured_policy, plain
 

@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 
 from ..clock import Clock
+from ..data.problem import Problem
 from ..errors import UserError
 from ..hub import pinned
 from ..objective import Method, Sampler, method
 from ..objective.batch import TokenBatch
+from ..paths import DataFolder
 from ..provenance import seed_of
-from ..results.layout import DataFolder
 from ..study.runs import Arm
-from ..tasks.problem import Problem
 from ..train.policy import Policy, open_policy
 from ..train.rollout_batch import TrainingBatch, advantages_of, collect_batches
 from ..train.rollouts import Collector, PromptStream, Rollouts

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from ..analysis.statistics import over_seeds
+from ..measurements import RoundRow, RoundsRecord, measurement_table
 from ..objective import Method
 from ..progress import Progress
 from ..provenance import seed_of
-from ..results.measurements import RoundRow, RoundsRecord, measurement_table
 from ..study.schema import Rounds
 from ..text import columns
 from ..train.rollout_batch import TrainingBatch

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from ..tasks.tools import Tool
+    from ..data.tools import Tool
 
 
 @dataclass(frozen=True)

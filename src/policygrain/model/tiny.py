@@ -17,17 +17,17 @@ import torch
 from tokenizers import AddedToken, pre_tokenizers, trainers
 from torch import Tensor
 
+from ..data.characters import BOXED, CHARACTERS, EOS, PAD
+from ..data.families import demonstrations
 from ..progress import Progress
-from ..tasks.characters import BOXED, CHARACTERS, EOS, PAD
-from ..tasks.families import demonstrations
 from .logprobs import score_tokens
 from .sequences import Sequences, micro_batches, pack
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase, Qwen2ForCausalLM, Qwen2Tokenizer
 
+    from ..data.prompts import PromptRenderer
     from ..study.schema import TinyModel, WarmStart
-    from ..tasks.prompts import PromptRenderer
 
 # About the size at which a small model is fastest on one core.
 MICRO_BATCH_TOKENS = 2048

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from ..errors import NoResults, UserError
 from ..figures import SUFFIXES, TABLES
+from ..paths import START
 from ..provenance import PACKAGE, commit, in_history, is_same_package
-from ..results.layout import START
-from ..results.reader import StudyResults, run_metrics
+from ..results import StudyResults, run_metrics
 from ..study.fingerprint import measured_starts, start_seeds
 from ..text import some
 

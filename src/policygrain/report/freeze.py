@@ -18,11 +18,11 @@ from .. import digests
 from ..errors import UserError
 from ..files import check_free_space, new_folder
 from ..objective import method
+from ..paths import START, StudyFolder
 from ..progress import Progress
 from ..provenance import commit, hardware
-from ..results.layout import START, StudyFolder
-from ..results.reader import StudyResults
-from ..results.schema import Entry, Record, parse_record
+from ..records import Entry, Record, parse_record
+from ..results import StudyResults
 from ..study.runs import OLD_SETTINGS
 
 MANIFEST = "MANIFEST.json"

@@ -14,7 +14,7 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from ..errors import UserError
-from ..results.layout import RunFolder
+from ..paths import RunFolder
 from ..text import unbroken
 
 

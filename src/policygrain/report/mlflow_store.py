@@ -17,7 +17,7 @@ from urllib.parse import unquote
 from urllib.request import urlopen
 
 from ..errors import UserError
-from ..results.layout import StudyFolder
+from ..paths import StudyFolder
 from ..study import Study
 from ..text import redacted
 

@@ -19,11 +19,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import UserError
+from ..job_state import is_training, run_status
+from ..paths import RunFolder
 from ..progress import Progress
-from ..results.job_state import is_training, run_status
-from ..results.layout import RunFolder
-from ..results.reader import StudyResults, model_evaluation, run_config, run_summary
-from ..results.schema import Environment, ModelEvaluation, TrackingRecord
+from ..records import Environment, ModelEvaluation, TrackingRecord
+from ..results import StudyResults, model_evaluation, run_config, run_summary
 from ..study.runs import Run
 from ..text import flat, redacted
 from .mlflow_store import connect, only_writer, reason, tracking_uri

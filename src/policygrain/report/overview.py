@@ -14,8 +14,8 @@ from ..analysis.wording import controls_warning, pair_text, points_text, regime_
 from ..errors import UserError
 from ..figures.catalogue import evaluated_headline
 from ..figures.labels import labels, name_of
-from ..results.layout import START
-from ..results.reader import StudyResults
+from ..paths import START
+from ..results import StudyResults
 from ..study.comparable import different_parts
 from ..text import columns, shortened
 

@@ -22,10 +22,10 @@ from ..figures.catalogue import FIGURES
 from ..figures.labels import labels
 from ..figures.tables import UNDECIDED
 from ..files import atomic_text
+from ..paths import START
 from ..provenance import devices
-from ..results.layout import START
-from ..results.reader import StudyResults
-from ..results.schema import ModelEvaluation
+from ..records import ModelEvaluation
+from ..results import StudyResults
 from ..text import markdown_table, unbroken
 from . import overview
 from .html import content_security_policy, render, tables

@@ -8,9 +8,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from ..results.layout import RunFolder
-from ..results.reader import evaluated_samples, run_metrics, run_timings
-from ..results.schema import ModelEvaluation
+from ..paths import RunFolder
+from ..records import ModelEvaluation
+from ..results import evaluated_samples, run_metrics, run_timings
 
 SINGLE = 0  # the step of a metric with one value: MLflow draws a bar for each run, and a curve for later steps
 SAMPLES = 5  # per benchmark in the table of samples; all samples are artefacts of the run

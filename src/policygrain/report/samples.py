@@ -12,12 +12,12 @@ import numpy as np
 from markupsafe import Markup
 
 from ..analysis import accuracy
+from ..analysis.evaluated_models import EvaluatedModel, ModelGroup, benchmarks_of
 from ..errors import UserError
 from ..files import atomic_text
-from ..results.evaluated_models import EvaluatedModel, ModelGroup, benchmarks_of
-from ..results.layout import RunFolder
-from ..results.reader import evaluated_samples, samples, token_view
-from ..results.schema import TokenSample, TokenView
+from ..paths import RunFolder
+from ..records import TokenSample, TokenView
+from ..results import evaluated_samples, samples, token_view
 from .html import chosen_step, content_security_policy, render
 from .show import protocol
 

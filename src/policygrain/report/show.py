@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Sequence
 
 from ..analysis import Difference, Estimate
+from ..analysis.evaluated_models import ModelGroup, benchmarks_of
 from ..analysis.model_comparison import accuracy, average, difference, summary
-from ..results.evaluated_models import ModelGroup, benchmarks_of
 from ..text import columns, markdown_table, shortened
 
 WIDTH = 100  # characters

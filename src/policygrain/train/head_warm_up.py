@@ -11,9 +11,9 @@ from ..clock import Clock
 from ..model.logprobs import score_tokens
 from ..model.sequences import micro_batches, pack
 from ..objective import Method, Sampler
+from ..paths import RunFolder
 from ..provenance import seed_of
-from ..results.layout import RunFolder
-from ..results.schema import MtpHeadsRecord, write_record
+from ..records import MtpHeadsRecord, write_record
 from .policy import Policy
 from .rollouts import Collector, PromptStream
 

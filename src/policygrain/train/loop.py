@@ -7,8 +7,8 @@ import torch
 from ..errors import Stopped, UserError
 from ..hub import pinned
 from ..model.device import device_errors
-from ..results.layout import DataFolder, RunFolder
-from ..results.schema import FinalMetrics
+from ..paths import DataFolder, RunFolder
+from ..records import FinalMetrics
 from ..study.runs import Arm
 from ..study.schema import Study
 from . import checkpoint

@@ -15,10 +15,10 @@ import torch
 
 from ..errors import Stopped, UserError
 from ..files import atomic_text, flush
+from ..job_state import run_status
 from ..objective import Method
-from ..results.job_state import run_status
-from ..results.layout import RunFolder
-from ..results.schema import RunStatus, TokenSample, TokenView, write_record
+from ..paths import RunFolder
+from ..records import RunStatus, TokenSample, TokenView, write_record
 from ..study.schema import Training
 from .policy import ScoredPolicy
 from .ranks import is_rank_0, on_rank_0

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from ..clock import Clock
+from ..data.problem import Problem
+from ..data.prompts import PromptRenderer
+from ..data.tools import right_calls
 from ..grading import Grader, Outcome
 from ..model.engine import Engine, Request, Response
 from ..objective import Sampler
 from ..provenance import seed_of
 from ..study.schema import Training
-from ..tasks.problem import Problem
-from ..tasks.prompts import PromptRenderer
-from ..tasks.tools import right_calls
 from .ranks import map_over_ranks
 
 

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import digests
+from ..data.characters import check_characters
+from ..data.families import families_to_demonstrate
+from ..data.problem import read_problems
 from ..errors import UserError, did_you_mean
 from ..files import atomic_json, model_folder
 from ..hub import identity
-from ..results.layout import DataFolder, StartFolder
-from ..results.reader import start_model
-from ..results.schema import StartModelRecord, write_record
+from ..paths import DataFolder, StartFolder
+from ..records import StartModelRecord, write_record
+from ..results import start_model
 from ..study.fingerprint import Fingerprints
-from ..tasks.characters import check_characters
-from ..tasks.families import families_to_demonstrate
-from ..tasks.problem import read_problems
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -34,8 +34,8 @@ def build_start_model(study: Study, seed: int, data: DataFolder, out: StartFolde
     """Build the tiny model of ``study``, fine-tune it on demonstrations, and replace ``out`` by it."""
     import torch
 
+    from ..data.prompts import PromptRenderer
     from ..model import tiny
-    from ..tasks.prompts import PromptRenderer
 
     started = time.perf_counter()
     torch.set_num_threads(study.training.threads)

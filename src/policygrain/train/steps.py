@@ -12,6 +12,8 @@ from typing import Any
 import torch
 
 from ..clock import Clock
+from ..data.problem import Problem, read_problems
+from ..data.prompts import PromptRenderer
 from ..errors import UserError
 from ..files import model_folder
 from ..grading import open_grader
@@ -22,14 +24,12 @@ from ..model.precision import compute_dtype, compute_name
 from ..model.vllm_engine import MAX_SEQUENCES
 from ..model.weights import merged
 from ..objective import Method
+from ..paths import DataFolder, RunFolder
 from ..progress import Progress
 from ..provenance import seed_of
-from ..results.layout import DataFolder, RunFolder
-from ..results.schema import FinalMetrics
+from ..records import FinalMetrics
 from ..study.runs import Arm
 from ..study.schema import Study, Training
-from ..tasks.problem import Problem, read_problems
-from ..tasks.prompts import PromptRenderer
 from .policy import ScoredPolicy
 from .ranks import gather, is_rank_0, on_rank_0
 from .records import MetricsLog, save_token_view

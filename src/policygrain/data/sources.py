@@ -1,0 +1,165 @@
+"""Problem sources by name: a synthetic family, a registered set, or a JSON Lines file."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .. import digests
+from ..errors import UserError, did_you_mean
+from ..paths import DataFolder
+from ..records import Contamination, PreparedData, read_record, write_record
+from ..results import prepared_data
+from ..study.fingerprint import Fingerprints
+from . import registry, set_files
+from .contamination import TrainingIndex, as_data
+from .families import FAMILIES, generate
+from .problem import Problem, read_problems, write_problems
+from .set_files import ROOT_VARIABLE, data_root
+
+if TYPE_CHECKING:
+    from ..study.schema import Study
+
+# Number of test problems of a family if the study does not set it.
+FAMILY_SIZE = 300
+
+
+def is_file(source: str) -> bool:
+    """Whether ``source`` names a dataset file, not a family or a registered set."""
+    return source.endswith(".jsonl")
+
+
+def check_source(source: str, root: Path | None, where: str) -> None:
+    """UserError with the key ``where`` if a source's file is missing or is not the registered set of that name."""
+    if source in FAMILIES:
+        return
+    if source in registry.names():
+        set_files.require(registry.dataset(source), data_root(root), where)
+        return
+    if not is_file(source):
+        hint = did_you_mean(source, [*FAMILIES, *registry.names()])
+        raise UserError(
+            f"{where}: {source!r} is neither a family of problems, nor a registered set, nor a .jsonl file.{hint}"
+            f"{registry.how_to_read(source)}"
+        )
+    path = data_root(root) / source
+    if not path.is_file():
+        root_hint = f"data.root is {root}" if root else f"set data.root or {ROOT_VARIABLE} to the folder it is in"
+        raise UserError(f"{where}: {path}: no such dataset file ({root_hint}).")
+
+
+def load(source: str, root: Path | None, limit: int | None = None) -> list[Problem]:
+    """At most ``limit`` problems of a registered set or a file, in order."""
+    if is_file(source):
+        return read_problems(data_root(root) / source, limit)
+    dataset = registry.dataset(source)
+    return set_files.load(dataset, set_files.require(dataset, data_root(root), source), limit)
+
+
+def check_ids(problems: list[Problem], source: str) -> None:
+    """UserError if two problems have the same id, by which scores are grouped."""
+    (name, count), *_ = Counter(problem.id for problem in problems).most_common(1) or [("", 0)]
+    if count > 1:
+        raise UserError(f"{source}: {count} problems have the id {name!r}; each problem of a benchmark needs its own.")
+
+
+def source_digests(study: Study) -> dict[str, str]:
+    """Source → digest of its file, of the study's sources that are files and are there."""
+    sources = dict.fromkeys([*study.data.train, *(b.source for b in study.evaluation.benchmarks)])
+    by_source: dict[str, str] = {}
+    for source in sources:
+        if source in registry.names():
+            path = set_files.find(registry.dataset(source), data_root(study.data.root))
+        elif is_file(source):
+            path = data_root(study.data.root) / source
+        else:
+            continue
+        if path is not None and path.is_file():
+            by_source[source] = digests.of_file(path)
+    return by_source
+
+
+def check_sources(study: Study) -> None:
+    """UserError, naming the key, where a source of problems cannot be opened or is not the registered set."""
+    for i, source in enumerate(study.data.train):
+        check_source(source, study.data.root, f"data.train[{i}]")
+    for i, benchmark in enumerate(study.evaluation.benchmarks):
+        check_source(benchmark.source, study.data.root, f"evaluation.benchmarks[{i}].source")
+
+
+def prepare(study: Study, out: DataFolder) -> None:
+    """Write a study's problems into ``out``, unless they are there already, made from the same sources and settings.
+
+    Training and validation problems are disjoint. Benchmarks are not changed; their problems that are among the
+    training prompts are listed in `contamination.json`.
+    """
+    if not _is_current(study, out):
+        check_sources(study)
+        _write(study, out)
+
+
+def _is_current(study: Study, out: DataFolder) -> bool:
+    if (prepared := prepared_data(out)) is None:
+        return False
+    sources = {**prepared.sources, **source_digests(study)}
+    return prepared.fingerprint == Fingerprints(study, sources).data() and all(
+        (out.path / name).is_file() and digests.of_file(out.path / name) == digest
+        for name, digest in prepared.files.items()
+    )
+
+
+def _write(study: Study, out: DataFolder) -> None:
+    data = study.data
+    out.sources.unlink(missing_ok=True)
+    train: list[Problem] = []
+    validation: list[Problem] = []
+    foreign: list[Problem] = []
+    for source in data.train:
+        if source in FAMILIES:
+            train += generate(source, "train", data.train_size, data.seed, data.levels)
+            validation += generate(source, "validation", data.validation_size, data.seed, data.levels)
+            continue
+        problems = load(source, data.root, data.train_size + data.validation_size)
+        random.Random(f"{source}/{data.seed}").shuffle(problems)
+        held_out = problems[: min(data.validation_size, len(problems) // 2)]
+        questions = {p.problem for p in held_out}
+        validation += held_out
+        training = [p for p in problems[len(held_out) :] if p.problem not in questions]
+        foreign += training
+        train += training
+    if not train:
+        raise UserError("data.train: nothing is left to train on; the files hold too few problems.")
+    write_problems(out.train, train)
+    write_problems(out.validation, validation)
+    compared: dict[str, list[Problem]] = {}
+    for benchmark in study.evaluation.benchmarks:
+        if benchmark.source in FAMILIES:
+            problems = generate(benchmark.source, "test", benchmark.size or FAMILY_SIZE, data.seed, data.levels)
+            compared[benchmark.name] = []
+        else:
+            problems = compared[benchmark.name] = load(benchmark.source, data.root, benchmark.size)
+            check_ids(problems, benchmark.source)
+        write_problems(out.benchmark(benchmark.name), problems)
+    # Synthetic problems are not compared: their splits share no question, and questions of a family have similar words.
+    index = TrainingIndex(foreign)
+    overlaps = {name: index.overlaps(listed) for name, listed in compared.items()}
+    write_record(out.contamination, Contamination(overlaps=as_data(overlaps)))
+    sources = source_digests(study)
+    benchmarks = [out.benchmark(b.name) for b in study.evaluation.benchmarks]
+    files = [out.train, out.validation, out.contamination, *benchmarks]
+    record = PreparedData(
+        fingerprint=Fingerprints(study, sources).data(),
+        sources=sources,
+        files={path.relative_to(out.path).as_posix(): digests.of_file(path) for path in files},
+    )
+    write_record(out.sources, record)
+
+
+def contaminated(data: DataFolder, benchmark: str) -> set[str]:
+    """Ids of a benchmark's problems that are among the training prompts."""
+    if not data.contamination.exists():
+        return set()
+    record = read_record(Contamination, data.contamination, "Prepare the data again: `policygrain prepare`.")
+    return {pair["benchmark"] for pair in record.overlaps.get(benchmark, [])}

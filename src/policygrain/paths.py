@@ -1,0 +1,210 @@
+"""All paths in the results of a study. File names of results occur only here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from .study.runs import START
+
+Place = TypeVar("Place")
+
+
+class Inside(Generic[Place]):
+    """A path, or a folder with paths of its own, that every folder of a class has under one name."""
+
+    def __init__(self, name: str, kind: Callable[[Path], Place]) -> None:
+        self.name, self.kind = name, kind
+
+    def __get__(self, folder: Folder, owner: object) -> Place:
+        return self.kind(folder.path / self.name)
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder in the results."""
+
+    path: Path
+
+
+class DataFolder(Folder):
+    """Prepared problems, `data/`."""
+
+    train = Inside("train.jsonl", Path)
+    validation = Inside("validation.jsonl", Path)
+    contamination = Inside("contamination.json", Path)  # benchmark problems that are among the training prompts
+    sources = Inside("sources.json", Path)  # digests of the files that the problems were read from
+
+    def benchmark(self, name: str) -> Path:
+        """Problems of one benchmark."""
+        return self.path / "benchmarks" / f"{name}.jsonl"
+
+
+class EvaluationFolder(Folder):
+    """The evaluation of one model."""
+
+    record = Inside("records.json", Path)  # protocol and scores
+
+    def samples(self, benchmark: str) -> Path:
+        """Every response to a benchmark with its outcome."""
+        return self.path / f"{benchmark}.jsonl"
+
+    def greedy(self, benchmark: str) -> Path:
+        """Every greedily decoded response to a benchmark with its outcome."""
+        return self.path / f"{benchmark}.greedy.jsonl"
+
+    def responses(self, key: str) -> Path:
+        """Sampled responses that are not graded yet."""
+        return self.path / f"sampled-{key}.jsonl"
+
+    def all_responses(self) -> list[Path]:
+        """The files with sampled responses, those of other keys included."""
+        return sorted(self.path.glob("sampled-*.jsonl"))
+
+
+class StartFolder(Folder):
+    """An initial model that the pipeline builds, `start/seedS/`."""
+
+    record = Inside("start.json", Path)  # settings and digest of the model; written last
+    evaluation = Inside("evaluation", EvaluationFolder)
+
+    def of_other_studies(self) -> Iterator[StartFolder]:
+        """The initial models of this seed in the studies beside this one."""
+        *_, results, study, start, seed = self.path.absolute().parts
+        for record in sorted(Path(*_, results).glob(f"*/{START}/{seed}/{self.record.name}")) if start == START else ():
+            if record.parts[-4] != study:
+                yield StartFolder(record.parent)
+
+
+class RunFolder(Folder):
+    """One training run, `runs/ARM/seedS/`."""
+
+    config = Inside("run.json", Path)  # key and settings of the run that this folder belongs to
+    summary = Inside("summary.json", Path)  # written last, so a run with a summary has ended
+    metrics = Inside("metrics.jsonl", Path)  # a line per step; determined by the seed
+    timings = Inside("timings.jsonl", Path)  # a line per step; not reproducible
+    status = Inside("status.json", Path)  # whether the run is in training, has ended, failed or was stopped; with times
+    mtp_heads = Inside("mtp_heads.json", Path)  # losses and cost of warming up the prediction heads
+    checkpoints = Inside("checkpoints", Path)
+    verl = Inside("verl", Path)  # where verl trains the run: its configuration, logs, rollouts and checkpoints
+    model = Inside("model", Path)  # the final model with its tokenizer
+    evaluation = Inside("evaluation", EvaluationFolder)  # of the final model
+    failed_batch = Inside("failed_batch.pt", Path)  # the batch of the update that stopped the run with an error
+    token_folder = Inside("tokens", Path)
+    rollout_folder = Inside("rollouts", Path)  # graded rollouts, of a run that another engine trained
+    lock = Inside("lock", Path)  # locked by the process that trains in this folder
+    data = Inside("data", DataFolder)  # problems that the run prepared itself, if none were given
+    start = Inside("start", StartFolder)  # the initial model that the run built itself, if none was given
+    # Exists while files of an earlier run are being moved; contains the name of the target folder.
+    superseding = Inside("superseding.json", Path)
+
+    def tokens(self, step: int) -> Path:
+        """The effect of a step on each token of a few samples."""
+        return self.token_folder / f"step{step:05d}.json"
+
+    def token_steps(self) -> dict[int, Path]:
+        """Step → token view, for steps that have one."""
+        return _by_step(self.token_folder, "json")
+
+    def rollouts(self, step: int) -> Path:
+        """The graded rollouts of a step."""
+        return self.rollout_folder / f"step{step:05d}.jsonl"
+
+    def rollout_steps(self) -> dict[int, Path]:
+        """Step → graded rollouts, for steps that have them."""
+        return _by_step(self.rollout_folder, "jsonl")
+
+    def superseded(self, key: str) -> Path:
+        """A folder that does not exist yet, for the files of the run with this key."""
+        number = 1
+        while (folder := self.path / f"superseded-{key}-{number}").exists():
+            number += 1
+        return folder
+
+    @property
+    def products(self) -> tuple[Path, ...]:
+        """All files and folders of a run that are moved when another run takes the folder; `config` is last."""
+        files = (self.summary, self.status, self.metrics, self.timings, self.mtp_heads, self.failed_batch)
+        folders = (self.checkpoints, self.verl, self.token_folder, self.rollout_folder, self.model)
+        return (*files, *folders, self.evaluation.path, self.config)
+
+
+class StudyFolder(Folder):
+    """A study's results, `results/STUDY/`."""
+
+    study = Inside("study.yaml", Path)  # the resolved study file
+    data = Inside("data", DataFolder)
+    report = Inside("report.html", Path)
+    tracking = Inside("mlflow.json", Path)  # the study's experiment and runs in MLflow
+    tracking_lock = Inside("mlflow.lock", Path)  # locked by the process that writes to MLflow
+    tracking_log = Inside("mlflow.log", Path)  # messages of the process that follows runs in MLflow
+    workflow_lock = Inside("workflow.lock", Path)  # locked by the workflow of this study; its text names the process
+    jobs_lock = Inside("jobs.lock", Path)  # locked by every running job of this study
+
+    def start(self, seed: int | str) -> StartFolder:
+        """An initial model."""
+        return StartFolder(self.path / "start" / f"seed{seed}")
+
+    def run(self, arm: str, seed: int | str) -> RunFolder:
+        """A training run."""
+        return RunFolder(self.path / "runs" / arm / f"seed{seed}")
+
+    def runs(self) -> Iterator[tuple[str, int]]:
+        """(arm, seed) of all run folders."""
+        for folder in sorted(self.path.glob("runs/*/seed*")):
+            if (seed := folder.name.removeprefix("seed")).isdecimal():
+                yield folder.parent.name, int(seed)
+
+    def evaluation(self, model: str) -> EvaluationFolder:
+        """The evaluation of a model named `ARM/seedS` or `start/seedS`."""
+        place = self.path / model if model.startswith(f"{START}/") else self.path / "runs" / model
+        return EvaluationFolder(place / "evaluation")
+
+    def evaluations(self) -> Iterator[tuple[str, EvaluationFolder]]:
+        """(model, folder) of all evaluated models, initial models first."""
+        for models in (START, "runs/*"):
+            for record in sorted(self.path.glob(f"{models}/seed*/evaluation/records.json")):
+                if record.parts[-3].removeprefix("seed").isdecimal():
+                    yield "/".join(record.parts[-4:-2]), EvaluationFolder(record.parent)
+
+    def estimators(self, seed: int | str) -> Path:
+        """The gradient estimators, measured on the initial model of a seed."""
+        return self.path / "estimators" / f"seed{seed}.json"
+
+    def rounds(self, seed: int | str) -> Path:
+        """One round by each method, from the initial model of a seed."""
+        return self.path / "rounds" / f"seed{seed}.json"
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Folders that contain only small files: data, measurements, figures, tables, marker files of jobs."""
+        names = ("estimators", "rounds", "figures", "tables", "done")
+        return (self.data.path, *(self.path / name for name in names))
+
+    def figure(self, name: str, suffix: str = "") -> Path:
+        """A file of a figure; without ``suffix`` the common stem of its files."""
+        return self.path / "figures" / f"{name}{suffix}"
+
+    def table(self, name: str, suffix: str = "") -> Path:
+        """A file of a table; without ``suffix`` the common stem of its files."""
+        return self.path / "tables" / f"{name}{suffix}"
+
+    def log(self, rule: str, name: str) -> Path:
+        """The log of a job."""
+        return self.path / "logs" / rule / f"{name}.log"
+
+    def done(self, rule: str, name: str, fingerprint: str) -> Path:
+        """The marker file of a finished job, with the fingerprint of everything that its result depends on."""
+        return self.path / "done" / rule / f"{name}-{fingerprint}.json"
+
+
+def study_of(path: Path) -> StudyFolder | None:
+    """The study folder that contains ``path``, such as a run or a table; None if there is none."""
+    return next((StudyFolder(p) for p in path.resolve().parents if (p / "study.yaml").exists()), None)
+
+
+def _by_step(folder: Path, suffix: str) -> dict[int, Path]:
+    paths = {path.stem.removeprefix("step"): path for path in sorted(folder.glob(f"step*.{suffix}"))}
+    return {int(step): path for step, path in paths.items() if step.isdecimal()}

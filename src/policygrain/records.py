@@ -1,0 +1,267 @@
+"""The types of all records of a study, and functions that write, read and check them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from .errors import UserError
+from .files import atomic_text, read_json
+
+# Increased with every change after which older records cannot be read.
+SCHEMA_VERSION = 2
+
+
+class Entry(BaseModel):
+    """A part of a record."""
+
+    # JSON has no numbers for infinity and NaN; as text they are read back.
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
+
+
+class Record(Entry):
+    """A JSON file in the results."""
+
+    schema_version: int = SCHEMA_VERSION
+
+
+class Environment(Entry):
+    """Software and hardware that produced a result."""
+
+    versions: dict[str, str]
+    commit: str  # with `+` at its end if the tree had changes; empty if it is not known
+    hardware: str
+    ranks: int = 1
+    compute: str = "float32"  # precision of the passes of a training run
+    engine: str = "policygrain"  # the trainer of a run: this package, or the engine of an imported run
+
+
+class RunInputs(Entry):
+    """Digests of the inputs of a run."""
+
+    start_model: str
+    train: str
+    validation: str
+
+
+class RunConfig(Record):
+    """`run.json`: the run that a folder belongs to. ``key`` is the digest of arm, seed, settings and inputs."""
+
+    key: str
+    arm: str
+    seed: int
+    settings: dict[str, Any]  # settings that the result depends on, by key of the study file; without defaults
+    method: dict[str, Any]
+    training: dict[str, Any]
+    inputs: RunInputs
+
+
+class FinalMetrics(Entry):
+    """The metrics of a run after its last step."""
+
+    validation_accuracy: float
+    validation_length: float
+    steps: int
+    updates: int
+    tokens: int
+    samples: int
+    seconds: float
+
+
+class RunStatus(Record):
+    """`status.json`: the last recorded status of a run. Times are seconds since 1970.
+
+    After SIGKILL nothing is recorded: the run stays `RUNNING`, and its lock is free.
+    """
+
+    key: str
+    status: Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
+    started: float  # of the first attempt
+    attempts: int
+    ended: float | None = None
+    reason: str = ""  # why it failed or was stopped
+
+
+class RunSummary(RunConfig):
+    """`summary.json`: the record of a run that has ended."""
+
+    final: FinalMetrics
+    model_digest: str
+    environment: Environment
+
+
+class ExportRecord(Record):
+    """`export.json`: the files that describe a run to another engine."""
+
+    engine: str
+    files: dict[str, str]  # file → its digest
+
+
+class StartModelRecord(Record):
+    """`start.json`: an initial model that the pipeline built."""
+
+    seed: int
+    settings: dict[str, Any]
+    parameters: int
+    steps: int
+    seconds: float
+    final_loss: float | None
+    digest: str
+
+
+class PreparedData(Record):
+    """`data/sources.json`: sources and digests of the prepared problems; written last."""
+
+    fingerprint: str  # of settings and sources
+    sources: dict[str, str]  # source → digest of its file, for sources that are files
+    files: dict[str, str]  # prepared file → its digest
+
+
+class Contamination(Record):
+    """`data/contamination.json`: pairs of a benchmark problem and the training prompt that contains it."""
+
+    overlaps: dict[str, list[dict[str, Any]]]
+
+
+class MtpHeadsRecord(Record):
+    """`mtp_heads.json`: the warm-up of prediction heads. Losses in nats per response token, summed over heads."""
+
+    losses: list[float]
+    seconds: float
+    parameters: int
+
+
+class TokenSample(Entry):
+    """One response token by token; all lists have one item per token."""
+
+    prompt: str
+    reward: float
+    correct: bool
+    advantage: float
+    tokens: list[str]
+    log_prob_old: list[float]
+    log_prob: list[float]
+    entropy_change: list[float]
+    in_loss: list[bool]
+    ratio: list[float]
+    clipped_low: list[bool]
+    clipped_high: list[bool]
+    entropy_drop: list[bool]
+
+
+class TokenView(Record):
+    """`tokens/stepNNNNN.json`: the effect of a step on each token of a few samples."""
+
+    step: int
+    method: str
+    samples: list[TokenSample]
+
+
+class BenchmarkRecord(Entry):
+    """Scores of one model on one benchmark."""
+
+    benchmark: str
+    n: int  # responses per problem
+    problems: int
+    accuracy: float
+    per_problem: list[float]
+    contaminated: list[int]  # positions of problems that are among the training prompts
+    pass_at: dict[int, float]
+    majority: float | None  # maj@n; None for programs, whose texts are not answers to vote on
+    outcomes: dict[str, int]
+    tokens: int
+    truncated: float
+    greedy: list[float] | None = None  # score of one greedily decoded response per problem; None: not evaluated
+
+    @model_validator(mode="after")
+    def _complete(self) -> BenchmarkRecord:
+        if not self.per_problem or len(self.per_problem) != self.problems:
+            raise ValueError(f"{len(self.per_problem)} scores for {self.problems} problems")
+        return self
+
+
+class EvaluationFacts(Entry):
+    """Time, hardware and software of an evaluation."""
+
+    seconds: dict[str, float]
+    hardware: str
+    versions: dict[str, str]
+    commit: str | None = None  # as in `Environment`; None in records that are older than this entry
+
+
+class ModelEvaluation(Record):
+    """`evaluation/records.json`: the evaluation of one model with one protocol."""
+
+    model: str  # ARM/seedS, start/seedS
+    key: str  # of the protocol
+    protocol: dict[str, Any]
+    prompt: tuple[str, str] | None  # text before and after a problem; None if the problem is not in one place
+    facts: EvaluationFacts
+    records: list[BenchmarkRecord]
+
+
+class EvaluatedSample(Entry):
+    """A graded response: a line of `evaluation/BENCHMARK.jsonl`."""
+
+    id: str
+    sample: int
+    outcome: str
+    gold: str
+    problem: str
+    response: str
+    tokens: int
+    finished: bool
+
+
+class TrackingRecord(Record):
+    """`mlflow.json`: the experiment and runs of the study in MLflow."""
+
+    uri: str
+    experiment: str
+    runs: dict[str, str]  # name of a run → its id in MLflow
+
+
+class Done(Record):
+    """The marker file of a finished job. ``results``: name of each result → its key or digest."""
+
+    results: dict[str, str]
+
+
+AnyRecord = TypeVar("AnyRecord", bound=Record)
+AnyEntry = TypeVar("AnyEntry", bound=BaseModel)
+
+
+def write_record(path: Path, record: Record) -> None:
+    """Write a record atomically."""
+    atomic_text(path, record.model_dump_json(indent=1) + "\n")
+
+
+def read_record(kind: type[AnyRecord], path: Path, again: str) -> AnyRecord:
+    """The record in ``path``. UserError names the file and the error, and ends with the remedy ``again``."""
+    return parse_record(kind, read_json(path, again), str(path), again)
+
+
+def parse_record(kind: type[AnyRecord], data: Any, where: str, again: str) -> AnyRecord:
+    """``data`` as a record of this version. UserError, with a message that begins with ``where``, if it is invalid."""
+    if not isinstance(data, dict):
+        raise UserError(f"{where}: expected a JSON object, got {type(data).__name__}. {again}")
+    version = data.get("schema_version", 1)
+    if version != SCHEMA_VERSION:
+        other = "an older" if isinstance(version, int) and version < SCHEMA_VERSION else "a newer"
+        raise UserError(
+            f"{where}: written by {other} version of policygrain (record schema {version}, this version reads "
+            f"{SCHEMA_VERSION}). Use that version, or: {again}"
+        )
+    return parse(kind, data, where, again)
+
+
+def parse(kind: type[AnyEntry], data: Any, where: str, again: str) -> AnyEntry:
+    """``data`` as ``kind``. UserError, with a message that begins with ``where``, if it is invalid."""
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise UserError(f"{where}: {key + ': ' if key else ''}{first['msg']}. {again}") from error

@@ -1,0 +1,332 @@
+"""Reads the results of a study: typed records, and tables of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from . import digests
+from .errors import NoResults, UserError
+from .files import json_lines
+from .initial_models import by_unit, check_one_start, start_identity
+from .measurements import EstimatorsRecord, RoundsRecord, measurement_table
+from .paths import START, StudyFolder
+from .records import (
+    BenchmarkRecord,
+    EvaluatedSample,
+    ModelEvaluation,
+    PreparedData,
+    RunConfig,
+    RunSummary,
+    StartModelRecord,
+    TokenView,
+    TrackingRecord,
+    parse,
+    read_record,
+)
+from .study import Study, load_recorded_study
+from .study.fingerprint import CODE, VERSION, Fingerprints, Instrument, measured_starts, start_seeds
+from .study.load import had_added_seeds
+from .study.runs import Run, RunMatrix, arms_of, run_matrix
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    from .paths import DataFolder, EvaluationFolder, RunFolder, StartFolder
+
+Measured = TypeVar("Measured", EstimatorsRecord, RoundsRecord)
+
+ALL = "Run `snakemake all`."
+TRAIN = "To train the run again, remove its folder and, in a study, the folder `done`; other results are kept."
+EVALUATE = "Evaluate the model again."
+
+
+def run_config(run: RunFolder) -> RunConfig:
+    """The key and settings of the run that a folder belongs to."""
+    return read_record(RunConfig, run.config, TRAIN)
+
+
+def run_summary(run: RunFolder) -> RunSummary:
+    """The summary of a run that has ended."""
+    return read_record(RunSummary, run.summary, TRAIN)
+
+
+def run_metrics(run: RunFolder) -> list[dict[str, Any]]:
+    """The metrics of a run by step. UserError if steps are missing."""
+    rows = _steps_of(run, run.metrics)
+    if run.summary.exists():
+        steps = run_summary(run).final.steps
+        if len(rows) != steps + 1:  # the last line is the final validation
+            raise UserError(f"{run.metrics}: {len(rows)} steps of {steps + 1}, although the run has ended. {TRAIN}")
+    return rows
+
+
+def run_timings(run: RunFolder) -> list[dict[str, Any]]:
+    """The timings of a run by step."""
+    return _steps_of(run, run.timings)
+
+
+def _steps_of(run: RunFolder, path: Path) -> list[dict[str, Any]]:
+    """The rows of a file of a run; without an incomplete last line if the run has not ended."""
+    return read_steps(path, None if run.summary.exists() else [])
+
+
+def read_steps(path: Path, cut_off: list[str] | None = None) -> list[dict[str, Any]]:
+    """The rows of `metrics.jsonl` or `timings.jsonl`. UserError unless their steps are 0, 1, 2 …
+
+    ``cut_off``: as in `json_lines`.
+    """
+    rows: list[dict[str, Any]] = []
+    for number, row in json_lines(path, TRAIN, cut_off):
+        if row.get("step") != len(rows):
+            raise UserError(
+                f"{path}, line {number}: expected step {len(rows)}, found {row.get('step')!r}: steps are missing or "
+                f"doubled. {TRAIN}"
+            )
+        rows.append(row)
+    return rows
+
+
+def token_view(path: Path) -> TokenView:
+    """The effect of a step on each token of some samples."""
+    return read_record(TokenView, path, TRAIN)
+
+
+def start_model(folder: StartFolder) -> StartModelRecord:
+    """The record of an initial model that the pipeline built."""
+    return read_record(StartModelRecord, folder.record, "Remove the folder and build the model again.")
+
+
+def model_evaluation(folder: EvaluationFolder) -> ModelEvaluation:
+    """The evaluation of one model."""
+    evaluation = read_record(ModelEvaluation, folder.record, EVALUATE)
+    if not evaluation.records:
+        raise UserError(f"{folder.record}: contains no benchmark. {EVALUATE}")
+    return evaluation
+
+
+def evaluated_samples(folder: EvaluationFolder, record: BenchmarkRecord) -> list[EvaluatedSample]:
+    """Every response to a benchmark. UserError if the file is missing, invalid, or from another evaluation."""
+    path = folder.samples(record.benchmark)
+    rows = samples(path)
+    counted: dict[str, int] = {}
+    for row in rows:
+        counted[row.outcome] = counted.get(row.outcome, 0) + 1
+    if counted != record.outcomes:
+        raise UserError(f"{path}: these are not the samples that {folder.record.name} counts. {EVALUATE}")
+    return rows
+
+
+def samples(path: Path, again: str = EVALUATE) -> list[EvaluatedSample]:
+    """The graded responses in a file. UserError, which ends with ``again``, if one is not valid."""
+    return [parse(EvaluatedSample, row, f"{path}, line {n}", again) for n, row in json_lines(path, again)]
+
+
+def prepared_data(folder: DataFolder) -> PreparedData | None:
+    """The sources and digests of prepared problems; None if none are prepared."""
+    if not folder.sources.exists():
+        return None
+    return read_record(PreparedData, folder.sources, "Prepare the data again: `policygrain prepare`.")
+
+
+def _check_settings(what: str, recorded: dict[str, Any], expected: dict[str, Any]) -> None:
+    """UserError if a result, ``what``, was made with other settings than the study's.
+
+    Not compared: the files of custom functions, which may not be here, and the version of the instruments.
+    """
+    keys = {*recorded, *expected} - {CODE, VERSION}
+    if differ := sorted(key for key in keys if recorded.get(key) != expected.get(key)):
+        raise UserError(f"{what} with other settings than the study's ({', '.join(differ)} differ). {ALL}")
+
+
+class StudyResults:
+    """The results of one study. They can be read without raw data, models and network."""
+
+    def __init__(self, results: Path, study: Study | None = None) -> None:
+        """``study``: by default the study file in ``results``."""
+        self.folder = StudyFolder(results)
+        if study is None and not self.folder.study.exists():
+            raise UserError(
+                f"{results}: no {self.folder.study.name} here; give a study's results folder, such as results/laptop."
+            )
+        self.study = study or load_recorded_study(self.folder.study)
+
+    @cached_property
+    def fingerprints(self) -> Fingerprints:
+        """Fingerprints of the results. Looks up the initial model, on the hub if it is not in the cache."""
+        prepared = prepared_data(self.folder.data)
+        sources = prepared.sources if prepared else {}
+        return Fingerprints(self.study, sources, start_identity(self.study, self.folder))
+
+    @cached_property
+    def added(self) -> list[Run]:
+        """Runs that an earlier version added to the arms of inconclusive claims; the present version adds none."""
+        if not had_added_seeds(self.folder.study):
+            return []
+        planned = run_matrix(self.study)
+        there = dict.fromkeys(Run(arm, seed) for arm, seed in self.folder.runs() if arm in planned.arms)
+        return sorted(there.keys() - set(planned.runs))
+
+    @cached_property
+    def matrix(self) -> RunMatrix:
+        """All runs that the study defines, and those that were `added`."""
+        planned = run_matrix(self.study)
+        evaluated_arms = {run.arm for run in planned.evaluated}
+        evaluated = [*planned.evaluated, *(run for run in self.added if run.arm in evaluated_arms)]
+        return replace(planned, runs=[*planned.runs, *self.added], evaluated=evaluated)
+
+    def run_folder(self, run: Run) -> RunFolder:
+        """The folder of a run."""
+        return self.folder.run(run.arm, run.seed)
+
+    @cached_property
+    def trained(self) -> dict[Run, RunFolder]:
+        """The runs of the study that have metrics. UserError if one was trained with other settings."""
+        folders = {run: self.run_folder(run) for run in self.matrix.runs}
+        folders = {run: folder for run, folder in folders.items() if folder.metrics.exists()}
+        configs = {run: run_config(folder) for run, folder in folders.items()}
+        settings = Fingerprints(self.study)
+        for run, folder in folders.items():
+            expected = settings.run_settings(self.matrix.arms[run.arm], run.seed)
+            _check_settings(f"{folder.path}: a run", configs[run].settings, expected)
+        check_one_start(self.study, self.folder, {run.name: config for run, config in configs.items()})
+        return folders
+
+    @cached_property
+    def summaries(self) -> dict[Run, RunSummary]:
+        """The summaries of the runs that have ended."""
+        return {run: run_summary(folder) for run, folder in self.trained.items() if folder.summary.exists()}
+
+    @cached_property
+    def model_evaluations(self) -> dict[str, ModelEvaluation]:
+        """All evaluations of the study: initial models, then runs in the order of the experiments."""
+        names = [
+            *(f"{START}/seed{seed}" for seed in start_seeds(self.study)),
+            *(run.name for run in self.matrix.evaluated),
+        ]
+        folders = {name: self.folder.evaluation(name) for name in names}
+        return {name: model_evaluation(folder) for name, folder in folders.items() if folder.record.exists()}
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """One row per run and step: `arm`, `seed`, `step`, every metric, and `total_seconds` of training so far."""
+        import pandas as pd
+
+        rows = []
+        for run, folder in self.trained.items():
+            timings = run_timings(folder) if folder.timings.exists() else []
+            seconds = {timing["step"]: timing.get("total_seconds") for timing in timings}
+            rows += [
+                {**row, "total_seconds": seconds.get(row["step"]), "arm": run.arm, "seed": run.seed}
+                for row in run_metrics(folder)
+            ]
+        if not rows:
+            raise NoResults(f"{self.folder.path}: no run has been trained yet. {ALL}")
+        return pd.DataFrame(rows)
+
+    @cached_property
+    def steps_of_arms(self) -> dict[str, pd.DataFrame]:
+        """The rows of `steps` of the runs that have ended by arm, in the order of the steps."""
+        ended = {(run.arm, run.seed) for run in self.summaries}
+        steps = self.steps[[run in ended for run in zip(self.steps["arm"], self.steps["seed"], strict=True)]]
+        return {str(arm): rows for arm, rows in steps.sort_values("step", kind="stable").groupby("arm")}
+
+    @cached_property
+    def evaluations(self) -> pd.DataFrame:
+        """One row per model and benchmark: `arm`, `seed`, and the columns of `BenchmarkRecord`."""
+        import pandas as pd
+
+        if not self.model_evaluations:
+            raise NoResults(f"{self.folder.path}: nothing has been evaluated yet. {ALL}")
+        shared = ({k: v for k, v in e.protocol.items() if k != "model"} for e in self.model_evaluations.values())
+        protocols = {digests.of_json(protocol) for protocol in shared}
+        if len(protocols) > 1:
+            raise UserError(
+                f"{self.folder.path}: its models were evaluated under different protocols, which cannot be compared in "
+                f"one table. {ALL}"
+            )
+        rows = []
+        for name, evaluation in self.model_evaluations.items():
+            arm, _, seed = name.rpartition("/seed")
+            rows += [{"arm": arm, "seed": int(seed), **record.model_dump()} for record in evaluation.records]
+        return pd.DataFrame(rows)
+
+    @cached_property
+    def estimator_records(self) -> list[EstimatorsRecord]:
+        """The records of the gradient estimators, one for each measured initial model."""
+        return self._measured(EstimatorsRecord, "estimators", self.folder.estimators)
+
+    @cached_property
+    def estimators(self) -> pd.DataFrame:
+        """One row per initial model and estimator, see `measurement_table`."""
+        return measurement_table(self.estimator_records)
+
+    @cached_property
+    def round_records(self) -> list[RoundsRecord]:
+        """The records of one round by each method, one for each measured initial model."""
+        return self._measured(RoundsRecord, "rounds", self.folder.rounds)
+
+    @cached_property
+    def rounds(self) -> pd.DataFrame:
+        """One row per initial model, pool, method and number of updates, see `measurement_table`."""
+        return measurement_table(self.round_records)
+
+    def _measured(self, kind: type[Measured], what: Instrument, path: Callable[[int], Path]) -> list[Measured]:
+        paths = map(path, measured_starts(self.study, getattr(self.study, what)))
+        records = [read_record(kind, path, ALL) for path in paths if path.exists()]
+        settings = Fingerprints(self.study)
+        for record in records:
+            expected = settings.instrument_settings(what, record.seed)
+            _check_settings(f"{self.folder.path}: {what}", record.settings, expected)
+        # A record has no rows if no sampled batch had a gradient: a model that never answers correctly.
+        if not any(record.rows for record in records):
+            notes = [note for record in records for note in getattr(record, "notes", ())]
+            missing = f"no {what} have been measured. {ALL}"
+            why = f"{what} were measured, without a row. {notes[0]}" if notes else missing
+            raise NoResults(f"{self.folder.path}: {why}")
+        return records
+
+    @cached_property
+    def untrained(self) -> set[str]:
+        """Arms with a run that made no optimizer step, so its final model is the initial model."""
+        return {run.arm for run, summary in self.summaries.items() if summary.final.updates == 0}
+
+    @property
+    def benchmarks(self) -> list[str]:
+        """Benchmark names, in the order of the study."""
+        return [b.name for b in self.study.evaluation.benchmarks]
+
+    def arms(self, experiment: str) -> list[str]:
+        """The arms of one experiment, in order; empty if the study has no such experiment."""
+        section = self.study.experiments.get(experiment)
+        return [arm.name for arm in arms_of(section, self.study)] if section else []
+
+    def scores(self, arm: str, benchmark: str, clean: bool = False, column: str = "per_problem") -> NDArray[np.float64]:
+        """Score per problem [units, problems], by `start.by_unit`; ``clean``: without problems seen in training.
+
+        ``column``: `per_problem`, or `greedy`.
+        """
+        import numpy as np
+
+        table = self.evaluations
+        rows = table[(table["arm"] == arm) & (table["benchmark"] == benchmark)].sort_values("seed")
+        if rows.empty:
+            raise NoResults(f"{self.folder.path}: no evaluation of {arm!r} on {benchmark!r}. {ALL}")
+        scores = by_unit(self.study, rows["seed"], np.array(rows[column].tolist(), dtype=float))
+        return np.delete(scores, self.contaminated(benchmark), axis=1) if clean else scores
+
+    def contaminated(self, benchmark: str) -> list[int]:
+        """Positions of the benchmark problems that are among the training prompts."""
+        rows = self.evaluations[self.evaluations["benchmark"] == benchmark]
+        return list(rows["contaminated"].iloc[0]) if len(rows) else []
+
+    @cached_property
+    def tracking(self) -> TrackingRecord | None:
+        """The record of the study in MLflow; None if it was not tracked."""
+        path = self.folder.tracking
+        return read_record(TrackingRecord, path, "Run `policygrain track` again.") if path.exists() else None

@@ -1,1 +1,0 @@
-"""The results of a study on disk: all paths, the types of all records, and the only code that reads them."""

@@ -1,0 +1,206 @@
+"""One training run in its folder: prepares the folder, starts or resumes training, and writes the summary."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from .. import digests
+from ..data.golds import check_golds
+from ..data.sources import prepare
+from ..errors import UserError
+from ..files import atomic_json, check_free_space, read_json
+from ..paths import DataFolder, RunFolder
+from ..provenance import commit, hardware, versions
+from ..records import Environment, FinalMetrics, RunConfig, RunInputs, RunSummary, write_record
+from ..results import run_summary
+from ..study.fingerprint import Fingerprints, code_digests, start_seed
+from ..study.runs import Arm
+from ..train.checkpoint import remove_old, run_lock
+from ..train.ranks import on_rank_0, ranks
+from ..train.records import complete_status, recorded_status
+from ..train.start_model import check_start_model, ensure_start_model
+from .table import check_arm, trainer_versions
+
+if TYPE_CHECKING:
+    import torch
+
+    from ..study import Study
+    from ..train.stopping import Stop
+
+
+def train_run(
+    study: Study,
+    arm: Arm,
+    seed: int,
+    run: RunFolder,
+    start: str | None = None,
+    data: DataFolder | None = None,
+    stop: Stop | None = None,
+) -> str:
+    """Train one run in its folder, or resume it, and write its summary; returns the run's key.
+
+    ``start`` and ``data`` are created in the folder if they are not given. A run that has ended is not changed; files
+    of a run with other settings are moved to a subfolder first. All ranks call this with the same arguments, and all of
+    them must see the same folders.
+    """
+    arm.method(study).check()
+    settings = arm.training(study)
+    check_arm(study, arm)
+    commit()  # cached here, because the source may change while the run is trained
+    on_rank_0(lambda: check_free_space(run.path))
+    with run_lock(run.path):
+        config, start, data, ended = on_rank_0(lambda: prepare_run(study, arm, seed, run, start, data))
+        if ended:  # each checkpoint is three times as large as its model in float32
+            on_rank_0(lambda: complete_status(run))
+            on_rank_0(lambda: remove_old(run.checkpoints, 0))
+            return config.key
+
+        from ..model.precision import resolve_compute
+
+        train = trainer_of(settings.trainer)
+        with recorded_status(run, config.key):
+            final = train(study, arm, seed, start=start, data=data, run=run, stop=stop)
+            on_rank_0(lambda: _summarise(run, config, final, resolve_compute(settings.compute, study.model.dtype)))
+        on_rank_0(lambda: remove_old(run.checkpoints, 0))
+    return config.key
+
+
+class Train(Protocol):
+    """A trainer: trains a run from its newest checkpoint, if there is one, to its final model.
+
+    The caller holds the lock of the run's folder. ``stop`` is checked after each step; if there is a reason to
+    stop, the run is saved and `Stopped` is raised. All ranks of a process group call this with the same arguments.
+    """
+
+    def __call__(
+        self, study: Study, arm: Arm, seed: int, *, start: str, data: DataFolder, run: RunFolder, stop: Stop | None
+    ) -> FinalMetrics:
+        """Train ``arm`` of ``study`` from the model in ``start``, with records and checkpoints in ``run``."""
+        ...
+
+
+def trainer_of(name: str) -> Train:
+    """The trainer that `training.trainer` names."""
+    if name == "trl":
+        from .trl_run import train
+    elif name == "verl":
+        from .verl_run import train
+    else:
+        from ..train.loop import train
+    return train
+
+
+def prepare_run(
+    study: Study, arm: Arm, seed: int, run: RunFolder, start: str | None, data: DataFolder | None
+) -> tuple[RunConfig, str, DataFolder, bool]:
+    """Make data and initial model unless they are given, and write the record of the run.
+
+    Returns (record of the run, folder or hub name of the initial model, data, whether the run has ended).
+    """
+    if data is None:
+        data = run.data
+        prepare(study, data)
+        check_golds([data.train, data.validation], study.grader)
+    if start is None:
+        start = study.model.start
+        if start == "tiny":
+            ensure_start_model(study, start_seed(study, seed), data, run.start)
+            start = str(run.start.path)
+    config = run_config(study, arm, seed, start, data)
+    claim(run, config)
+    ended = has_ended(run, config)
+    if not ended:
+        run.summary.unlink(missing_ok=True)  # a summary means that the run has ended
+        write_record(run.config, config)
+    return config, start, data, ended
+
+
+def _summarise(run: RunFolder, config: RunConfig, final: FinalMetrics, compute: torch.dtype) -> None:
+    environment = Environment(
+        versions=versions() | trainer_versions(config.training["trainer"]),
+        commit=commit(),
+        hardware=hardware(),
+        ranks=ranks()[1],
+        compute=str(compute).removeprefix("torch."),
+        engine=config.training["trainer"],
+    )
+    summary = RunSummary(
+        **config.model_dump(), final=final, model_digest=digests.of_model(run.model), environment=environment
+    )
+    write_record(run.summary, summary)
+
+
+def run_config(study: Study, arm: Arm, seed: int, start: str, data: DataFolder) -> RunConfig:
+    """The record of everything that the result of a run depends on; its key is the digest of these inputs."""
+    settings = Fingerprints(study, code_digests(study)).run_settings(arm, seed)
+    inputs = RunInputs(
+        start_model=check_start_model(Path(start), study.model.revision),
+        train=digests.of_file(data.train),
+        validation=digests.of_file(data.validation),
+    )
+    return RunConfig(
+        key=digests.of_json([arm.name, settings, inputs.model_dump()]),
+        arm=arm.name,
+        seed=seed,
+        settings=settings,
+        method=arm.method(study).data(),
+        training=arm.training(study).model_dump(mode="json"),
+        inputs=inputs,
+    )
+
+
+def claim(run: RunFolder, config: RunConfig) -> None:
+    """Move the files of another run, if the folder contains one, to `superseded-KEY-N`.
+
+    The target folder is recorded before the first file is moved, and `run.json` is moved last, so if the process is
+    killed in between, the next call moves the rest.
+    """
+    _finish_superseding(run)
+    previous_key = _key_of(run)
+    if previous_key != config.key and any(product.exists() for product in run.products):
+        aside = run.superseded(previous_key or "unknown")
+        atomic_json(run.superseding, {"folder": aside.name})
+        _finish_superseding(run)
+        print(f"{run.path}: contained a run with other settings, which was moved to {aside}.", file=sys.stderr)
+
+
+def _finish_superseding(run: RunFolder) -> None:
+    if not run.superseding.exists():
+        return
+    aside = run.path / Path(read_json(run.superseding)["folder"]).name
+    aside.mkdir(exist_ok=True)
+    for product in run.products:
+        if product.exists():
+            product.rename(aside / product.name)
+    run.superseding.unlink()
+
+
+def _key_of(run: RunFolder) -> str | None:
+    """The key of the run that a folder belongs to; None if it cannot be read."""
+    try:
+        record = json.loads(run.config.read_bytes())
+        return str(record["key"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def has_ended(run: RunFolder, config: RunConfig) -> bool:
+    """Whether the folder contains the summary and the final model of this run."""
+    if not run.summary.exists():
+        return False
+    summary = run_summary(run)
+    return summary.key == config.key and run.model.is_dir() and digests.of_model(run.model) == summary.model_digest
+
+
+def check_final_model(run: RunFolder) -> str:
+    """The digest of the final model of a run. UserError if it differs from the digest in the summary."""
+    digest = digests.of_model(run.model)
+    if run.summary.exists() and run_summary(run).model_digest != digest:
+        raise UserError(
+            f"{run.model}: its files are not those that {run.summary.name} names: one is changed or missing. Remove "
+            f"{run.summary} and train the run again."
+        )
+    return digest

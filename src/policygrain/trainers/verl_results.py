@@ -1,0 +1,230 @@
+"""Converts what verl saved of a run (its log, responses and final model) to the records of a run.
+
+The log has an object per step, `{"step": k, "data": {…}}` (`trainer.logger: [file]`). verl counts steps from 1: its
+step k is step k - 1 of our records. A validation at step k is of the policy after k steps, in verl's log and in ours.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UserError
+from ..files import atomic_text, json_lines, model_folder
+from ..model.loading import load_tokenizer
+from ..records import EvaluatedSample, FinalMetrics
+from ..train.records import line
+from .verl_config import ROLLOUTS, VALIDATIONS
+
+if TYPE_CHECKING:
+    from ..paths import RunFolder
+    from ..study.schema import Training
+
+# Our metric → verl's. The plugin's own metrics, `policygrain/NAME`, have our names already.
+METRICS = {
+    "reward_mean": "critic/score/mean",
+    "entropy_old": "actor/entropy",
+    "response_length_mean": "response_length/mean",
+    "response_length_max": "response_length/max",
+    "truncated_share": "response_length/clip_ratio",
+    "groups_dropped": "training/filter_groups/evicted_samples",
+    "kl_old": "actor/ppo_kl",
+    "policy_loss": "actor/pg_loss",
+    "gradient_norm": "actor/grad_norm",
+    "learning_rate": "actor/lr",
+}
+PLUGIN = ("policygrain/", "actor/policygrain/")
+TIMINGS = {
+    "seconds/generate": "timing_s/gen",
+    "seconds/reward": "timing_s/reward",
+    "seconds/log_probs": "timing_s/old_log_prob",
+    "seconds/update": "timing_s/update_actor",
+    "seconds/synchronise": "timing_s/update_weights",
+    "seconds/validate": "timing_s/testing",
+    "seconds/total": "timing_s/step",
+}
+AGAIN = "It is the log of verl's file logger (VERL_FILE_LOGGER_PATH)."
+
+Log = dict[int, dict[str, Any]]
+Samples = Mapping[int, Sequence[EvaluatedSample]]  # verl's step → its graded responses
+
+
+def logs_in(folder: Path) -> list[Path]:
+    """The logs of all attempts in an exported folder, in their order."""
+    return sorted(folder.glob("metrics*.jsonl"))
+
+
+def final_model(folder: Path, steps: int) -> Path:
+    """The model of the last checkpoint."""
+    return folder / "checkpoints" / f"global_step_{steps}" / "actor" / "huggingface"
+
+
+def read_back(folder: Path, settings: Training, dynamic: bool, run: RunFolder) -> tuple[FinalMetrics, list[str]]:
+    """Convert the run that verl trained in ``folder`` to records in ``run``; returns final metrics and notes.
+
+    ``dynamic``: whether verl used dynamic sampling. UserError if steps or the final model are missing.
+    """
+    log = read_log(logs_in(folder), settings.steps, folder)
+    model = final_model(folder, settings.steps)
+    if not any(model.glob("*.safetensors")) or not (model / "config.json").exists():
+        raise UserError(
+            f"{model}: no model in Hugging Face's format. If verl saved only its shards, merge them: python -m "
+            "verl.model_merger merge --backend fsdp --local_dir …/global_step_N/actor --target_dir this folder."
+        )
+    rollouts, validations = (
+        _read_samples(folder / name, model, settings.max_tokens) for name in (ROLLOUTS, VALIDATIONS)
+    )
+    rows, timings = metric_rows(log, settings, dynamic, rollouts, validations), timing_rows(log)
+    final = _final(rows, timings)
+    with model_folder(run.model, again="it reads verl's run again") as into:
+        shutil.copytree(model, into)
+    for step, samples in rollouts.items():
+        atomic_text(run.rollouts(step - 1), "".join(row.model_dump_json() + "\n" for row in samples))
+    atomic_text(run.metrics, "".join(map(line, rows)))
+    atomic_text(run.timings, "".join(map(line, timings)))
+    notes = []
+    if not rollouts:
+        notes.append("verl saved no rollouts (trainer.rollout_data_dir), so `policygrain inspect` shows none")
+    if dynamic:
+        notes.append(
+            "verl replaced dropped groups by other groups than the loop, so the run is not paired with one of the "
+            "loop; verl logs nothing about dropped groups: `sampled_accuracy` is empty, and `total_tokens` estimated"
+        )
+    return final, notes
+
+
+def _final(rows: Sequence[Mapping[str, Any]], timings: Sequence[Mapping[str, Any]]) -> FinalMetrics:
+    last = rows[-1]
+    if math.isnan(last.get("validation_accuracy", math.nan)):
+        raise UserError("verl's log has no validation after the last step (trainer.test_freq of the exported arm).")
+    return FinalMetrics(
+        validation_accuracy=last["validation_accuracy"],
+        validation_length=last["validation_length"],
+        steps=len(rows) - 1,
+        updates=last["total_updates"],
+        tokens=last["total_tokens"],
+        samples=last["total_samples"],
+        seconds=timings[-1]["total_seconds"],
+    )
+
+
+def _read_samples(folder: Path, model: Path, most: int) -> dict[int, list[EvaluatedSample]]:
+    """Graded responses of each file of `trainer.rollout_data_dir` or `trainer.validation_data_dir`, by verl's step.
+
+    verl's reward is that of the study's grader. Prompts, and the responses to each prompt, are numbered from 0.
+    """
+    files = {int(path.stem): path for path in folder.glob("*.jsonl") if path.stem.isdigit()}
+    if not files:
+        return {}
+    tokenizer = load_tokenizer(str(model))
+    steps: dict[int, list[EvaluatedSample]] = {}
+    for step, path in sorted(files.items()):
+        rows = [row for _, row in json_lines(path, "It was written by verl.")]
+        if not rows or any({"input", "output", "gts", "score"} - row.keys() for row in rows):
+            raise UserError(f"{path}: expected lines with input, output, gts and score, as verl 0.9 writes them.")
+        ids = tokenizer([str(row["output"]) for row in rows], add_special_tokens=False).input_ids
+        responses: dict[str, int] = {}
+        numbers = {prompt: str(i) for i, prompt in enumerate(dict.fromkeys(str(row["input"]) for row in rows))}
+        steps[step] = []
+        for row, tokens in zip(rows, map(len, ids), strict=True):
+            prompt = str(row["input"])
+            sample = responses[prompt] = responses.get(prompt, -1) + 1
+            steps[step].append(
+                EvaluatedSample(
+                    id=numbers[prompt],
+                    sample=sample,
+                    outcome="correct" if float(row["score"]) > 0.5 else "incorrect",
+                    gold=str(row["gts"]),
+                    problem=prompt,
+                    response=str(row["output"]),
+                    tokens=min(tokens + 1, most),  # the text lacks the token that ends a response
+                    finished=tokens < most,
+                )
+            )
+    return steps
+
+
+def read_log(paths: Iterable[Path], steps: int, folder: Path) -> Log:
+    """verl's metrics by its step, from 0 (validation of the initial model, if there was one) to ``steps``.
+
+    ``paths``: the log of each attempt, in order. If several logs have a step, later values replace earlier ones: a
+    resumed run repeats the steps since its checkpoint, and validates at its beginning. UserError if a step is missing.
+    """
+    log: Log = {}
+    for path in paths:
+        for number, row in json_lines(path, AGAIN, cut_off=[]):  # of an attempt that was killed
+            step, data = row.get("step"), row.get("data")
+            if not isinstance(step, int) or not isinstance(data, dict):
+                raise UserError(f"{path}, line {number}: expected `step` and `data`. {AGAIN}")
+            # verl writes NaN as null.
+            log[step] = log.get(step, {}) | {name: math.nan if v is None else v for name, v in data.items()}
+    if missing := [step for step in range(1, steps + 1) if step not in log]:
+        shown = ", ".join(map(str, missing[:5])) + (", …" if len(missing) > 5 else "")
+        raise UserError(
+            f"{folder}: the logs metrics*.jsonl lack {len(missing)} of {steps} steps ({shown}). Either verl's run has "
+            "not ended, or it was resumed: verl's file logger then overwrites its file. Give the log of each attempt a "
+            "name of its own."
+        )
+    if max(log) > steps:
+        raise UserError(f"{folder}: verl's log has {max(log)} steps, and the exported arm {steps}.")
+    return log
+
+
+def metric_rows(
+    log: Log, settings: Training, dynamic: bool, rollouts: Samples, validations: Samples
+) -> list[dict[str, Any]]:
+    """The rows of `metrics.jsonl`: one per step, and the final validation.
+
+    With ``dynamic`` sampling, verl logs only the number of dropped groups: their responses are assumed to be as long as
+    the others.
+    """
+    rows: list[dict[str, Any]] = []
+    totals = {"total_updates": 0, "total_tokens": 0, "total_samples": 0}
+    for step in range(max(log) + 1):
+        row: dict[str, Any] = {"step": step, **_validation(log.get(step, {}), validations.get(step))}
+        if step < max(log):
+            data = log[step + 1]
+            row |= {ours: float(data[theirs]) for ours, theirs in METRICS.items() if theirs in data}
+            row |= {n.rpartition("/")[2]: float(v) for n, v in data.items() if n.startswith(PLUGIN)}
+            row["accuracy"] = row.get("reward_mean")
+            row["sampled_accuracy"] = None if dynamic else row["accuracy"]
+            if samples := rollouts.get(step + 1):
+                # verl's own share counts the responses that are as long as the longest of their batch.
+                row["truncated_share"] = statistics.fmean(not sample.finished for sample in samples)
+                if len(samples) > 1:
+                    row["reward_std"] = statistics.stdev(float(sample.outcome == "correct") for sample in samples)
+            for name in ("response_length_mean", "groups_dropped"):
+                if math.isnan(row.get(name, 0)):
+                    raise UserError(f"verl's log has no number for {name} at step {step + 1} (null), which is counted.")
+            sampled = (settings.prompts_per_step + int(row.get("groups_dropped", 0))) * settings.group
+            totals["total_updates"] += settings.updates_of_batch
+            totals["total_tokens"] += round(row.get("response_length_mean", 0) * sampled)
+            totals["total_samples"] += sampled
+        rows.append(row | totals)
+    return rows
+
+
+def _validation(data: Mapping[str, Any], samples: Sequence[EvaluatedSample] | None) -> dict[str, float]:
+    """Accuracy and length of the validation in a log entry; empty if there was none."""
+    means = [value for name, value in data.items() if name.startswith("val-core/") and "/mean@" in name]
+    if not means:
+        return {}
+    length = statistics.fmean(sample.tokens for sample in samples) if samples else math.nan
+    return {"validation_accuracy": float(means[0]), "validation_length": length}
+
+
+def timing_rows(log: Log) -> list[dict[str, Any]]:
+    """The rows of `timings.jsonl`."""
+    rows: list[dict[str, Any]] = []
+    total = 0.0
+    for step in range(1, max(log) + 1):
+        timings = {ours: float(log[step][theirs]) for ours, theirs in TIMINGS.items() if theirs in log[step]}
+        total += timings.get("seconds/total", 0.0)
+        if "perf/throughput" in log[step]:
+            timings["tokens_per_second"] = float(log[step]["perf/throughput"])
+        rows.append({"step": step - 1, **timings, "total_seconds": total})
+    return rows

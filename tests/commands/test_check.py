@@ -1,0 +1,153 @@
+"""`policygrain check` and the first rule of a workflow find what would otherwise fail after training."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from policygrain.analysis.claims import load_claims
+from policygrain.commands.check import check_study, notes
+from policygrain.errors import UserError
+
+from ..support.small import SMALL, small_study, write_study
+
+NO_CLAIMS = "claims: none of the claims of the papers will have a verdict; the study lacks arms or seeds."
+QUESTIONS = [{"id": str(i), "problem": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(5)]
+
+
+@pytest.fixture
+def problems(tmp_path: Path) -> Path:
+    path = tmp_path / "own.jsonl"
+    path.write_text("".join(json.dumps(q) + "\n" for q in QUESTIONS))
+    return path
+
+
+def of_file(problems: Path, **changes: object) -> object:
+    data = {"root": str(problems.parent), "train": ["own.jsonl"], "train_size": 3, "validation_size": 2}
+    return small_study(data=data, model={"start": "tiny", "warm_start": {"steps": 0}}, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"figures": ["regimes"]}, r"figures: 'regimes' needs an experiment with a `reference`"),
+        (
+            {"experiments": {"headline": {"methods": ["grpo", "reinforce"], "reference": "reinforce"}}},
+            r"one seed .*rule 8 of docs/design\.md",
+        ),
+        (
+            {"experiments": {"headline": {"methods": ["grpo"], "vary": {"max_tokens": [12, 96]}}}},
+            r"vary\.max_tokens of grpo\+max_tokens=96: 96 tokens leave no room",
+        ),
+        ({"tuned_on": ["studies/smoke.yaml"]}, r"data\.seed: 1 makes the same .*rule 4 of docs/design\.md"),
+        ({"methods": {"mine": {"base": "grpo", "ratio": "parts_nowhere:f"}}}, r"parts_nowhere:f.*PYTHONPATH"),
+        (
+            {"data": {"train": ["calculation"]}, "training": {"trainer": "verl"}},
+            r"training\.trainer: verl lacks features that grpo needs: .*problems with a tool \(data\.train\)",
+        ),
+    ],
+)
+def test_what_would_fail_later_is_an_error_now(changes: dict[str, object], message: str) -> None:
+    if "methods" in changes:
+        changes = {**changes, "experiments": {"headline": {"methods": ["mine"]}}}
+    with pytest.raises(UserError, match=message):
+        check_study(small_study(**changes))
+
+
+@pytest.mark.slow
+def test_a_start_that_is_no_model_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "empty"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    model = {"warm_start": {"steps": 0}}
+    with pytest.raises(UserError, match=r"'some/model' is neither a folder nor .*`hf download some/model`"):
+        check_study(small_study(model={**model, "start": "some/model"}))
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text('{"max_position_embeddings": 99}')
+    with pytest.raises(UserError, match=r"is not a model with a tokenizer: tokenizer_config\.json is missing"):
+        check_study(small_study(model={**model, "start": str(tmp_path / "model")}))
+
+
+def test_settings_that_were_chosen_for_the_same_pretrained_model_are_said(tmp_path: Path) -> None:
+    pretrained = {**SMALL, "name": "ranges", "model": {"start": "some/model"}}
+    path = write_study(tmp_path / "ranges.yaml", pretrained)
+    model = {"start": "some/model"}
+    assert "may not hold for other models (rule 4" in "".join(notes(small_study(model=model, tuned_on=[str(path)])))
+    assert "other models" not in "".join(notes(small_study(tuned_on=[str(path)])))
+
+
+def test_ids_of_a_benchmark_are_unique(problems: Path) -> None:
+    """Scores are grouped by them; problems after those that are used do not count."""
+    lines = problems.read_text().splitlines(keepends=True)
+    problems.with_name("twice.jsonl").write_text("".join([*lines[:2], lines[0]]))
+    data = {"root": str(problems.parent), "train": ["own.jsonl"], "train_size": 3, "validation_size": 2}
+    model = {"tiny": {"vocabulary": 300}, "warm_start": {"steps": 0}}
+
+    def check(size: int | None) -> None:
+        benchmarks = [{"name": "a", "source": "twice.jsonl", "size": size}]
+        check_study(small_study(data=data, model=model, evaluation={"benchmarks": benchmarks}))
+
+    check(2)
+    with pytest.raises(UserError, match="a: 2 problems have the id '0'"):
+        check(None)
+
+
+def test_what_is_allowed_and_probably_not_meant_is_said(problems: Path) -> None:
+    evaluation = {"benchmarks": [{"name": "mine", "source": "own.jsonl"}]}
+    study = of_file(problems, evaluation=evaluation)
+    assert notes(study) == [  # type: ignore[arg-type]
+        "evaluation.benchmarks: mine (own.jsonl) is also in data.train: its accuracy does not measure generalisation "
+        "to other problems.",
+        NO_CLAIMS,
+    ]
+    data = {"root": str(problems.parent), "train": ["own.jsonl"], "train_size": 50, "validation_size": 2}
+    note, last = notes(small_study(data=data, model={"warm_start": {"steps": 0}}))
+    assert last == NO_CLAIMS
+    assert "own.jsonl has 5 problems, fewer than train_size + validation_size (52)" in note
+    note, _ = notes(small_study(training={"updates_per_batch": 1}))
+    assert "all importance ratios are 1" in note
+
+
+METHODS = {"tepo_dynamic": {"base": "tepo"}, "token_clip": {"base": "grpo"}, "mpo_phi_0.1": {"base": "mpo"}}
+
+
+def claims_of(seeds: list[int], mpo: list[int] | None = None, **changes: object) -> list[str]:
+    """The notes on claims of a study with the arms of five claims; ``mpo``: seeds of its MPO."""
+    experiments = {"headline": {"methods": ["grpo", "dapo", "tepo", "tepo_dynamic", "token_clip"]}}
+    experiments["more"] = {"methods": ["mpo"]} | ({"seeds": mpo} if mpo else {})
+    study = small_study(seeds=seeds, experiments=experiments, methods=METHODS, **changes)
+    return [note for note in notes(study) if note.startswith("claims")]
+
+
+def test_claims_that_will_have_no_verdict_are_named() -> None:
+    count = len(load_claims())
+    [note] = claims_of([0, 1])
+    assert note == f"claims: {count - 5} of {count} will have no verdict; they need `rounds`, `estimators`."
+    estimators = {"methods": ["token_clip", "mpo_phi_0.1"], "reference": "token_clip"}
+    [note] = claims_of([0, 1], estimators=estimators)
+    assert "they need `rounds`, token_clip and grpo" in note or "they need `rounds`, tepo in `estimators`" in note, note
+
+
+def test_arms_without_a_common_seed_are_named() -> None:
+    [note] = claims_of([0, 1], mpo=[2, 3])
+    assert "2 seeds of both mpo and token_clip" in note
+
+
+def test_one_seed_decides_nothing() -> None:
+    [note] = claims_of([0])
+    assert note == NO_CLAIMS
+
+
+def test_prepare_checks_the_study_before_it_writes(problems: Path, tmp_path: Path) -> None:
+    """It is the first job of a workflow."""
+    from policygrain.cli import main
+
+    study = tmp_path / "study.yaml"
+    study.write_text(
+        "name: t\ndata: {train: [count]}\nfigures: [grain]\nexperiments: {headline: {methods: [grpo]}}\n"
+        "evaluation: {benchmarks: [{name: count, source: count}]}\n"
+    )
+    assert main(["prepare", "--config", str(study), "--results", str(tmp_path)]) == 2
+    assert not (tmp_path / "data").exists()
+    assert main(["check", "--config", str(study)]) == 2

@@ -1,0 +1,89 @@
+"""Benchmark problems among the training prompts: exact and near duplicates."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policygrain.data import contamination, registry, set_files
+from policygrain.data.problem import Problem
+
+from ..support.problem_sets import RECORDED
+
+
+def problem(identity: object, text: str) -> Problem:
+    return Problem(str(identity), text, "0", "made up")
+
+
+def test_words_and_numbers_are_compared_without_layout() -> None:
+    assert contamination.tokens(r"Let $x^2 \ge \dfrac{12}{\sqrt{y}}$.") == ["let", "x", "2", "ge", "12", "sqrt", "y"]
+    assert contamination.tokens("设\\left(a\\right)为") == ["设", "a", "为"]
+    a = problem("a", r"Find $\frac{1}{2}$ of THE sum, please!")
+    b = problem("b", r"find \left(1/2\right) of the sum please")
+    assert contamination.TrainingIndex([a]).overlaps([b]) == [contamination.Overlap("b", "a", "exact", 1.0)]
+
+
+def test_near_duplicates_need_a_similarity_of_0_8_and_8_words() -> None:
+    words = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+    index = contamination.TrainingIndex([problem("t", " ".join(words))])
+
+    def similarity(text: list[str]) -> list[float]:
+        return [o.similarity for o in index.overlaps([problem("b", " ".join(text))])]
+
+    assert similarity(words[:8]) == [0.8]
+    assert similarity(words[:7]) == []
+    assert similarity(words[::-1]) == [1.0]
+    assert similarity([*words[:9], "other"]) == [0.8182]
+    assert similarity([*words[:8], "some", "other"]) == []
+
+
+def test_texts_without_words_have_no_duplicates() -> None:
+    assert contamination.TrainingIndex([problem("t", "$$!?$$")]).overlaps([problem("b", "...")]) == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.sampled_from("abcdefghijklmnopq"), min_size=1, max_size=14), min_size=2, max_size=24))
+def test_every_near_pair_is_found(texts: list[list[str]]) -> None:
+    """Prefix filtering finds the same pairs as comparing all pairs."""
+    half = len(texts) // 2
+    train = [problem(i, " ".join(text)) for i, text in enumerate(texts[:half])]
+    benchmark = [problem(i, " ".join(text)) for i, text in enumerate(texts[half:])]
+    expected = set()
+    for i, a in enumerate(texts[half:]):
+        for j, b in enumerate(texts[:half]):
+            shared, union = len({*a} & {*b}), len({*a} | {*b})
+            if a == b or (min(len({*a}), len({*b})) >= 8 and 10 * shared >= 8 * union):
+                expected.add((str(i), str(j)))
+    found = contamination.TrainingIndex(train).overlaps(benchmark)
+    assert {(o.benchmark, o.training) for o in found} == expected and len(found) == len(expected)
+
+
+TITLES = {"dapo_math_17k": "DAPO-Math-17k", "math_train": "MATH's training split", "gsm8k_train": "GSM8K's"}
+
+
+@pytest.fixture(scope="module")
+def overlapping(benchmarks_folder: Path) -> dict[tuple[str, str], list[contamination.Overlap]]:
+    """Every recorded training set against every recorded benchmark."""
+    sets = {name: registry.dataset(name) for name in RECORDED}
+    problems = {name: set_files.load(d, set_files.require(d, benchmarks_folder, "here")) for name, d in sets.items()}
+    indices = {name: contamination.TrainingIndex(problems[name]) for name, d in sets.items() if d.role == "training"}
+    return {
+        (training, name): index.overlaps(problems[name])
+        for training, index in indices.items()
+        for name, d in sets.items()
+        if d.role == "benchmark"
+    }
+
+
+@pytest.mark.release
+def test_the_overlaps_in_the_registry_s_notes_are_those_found(
+    overlapping: dict[tuple[str, str], list[contamination.Overlap]],
+) -> None:
+    for (training, benchmark), pairs in overlapping.items():
+        found = len({pair.benchmark for pair in pairs})
+        said = re.findall(rf"(\d+) of them are in {TITLES[training]}", " ".join(registry.dataset(benchmark).notes))
+        assert said == ([str(found)] if found else []), (training, benchmark)

@@ -1,0 +1,119 @@
+"""Synthetic families: right answers, disjoint splits, demonstrations."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policygrain.data.families import FAMILIES, Demonstrator, demonstrations, generate, split_of
+from policygrain.grading import NumericGrader
+
+ENGLISH = ("plain_sum", "word_problem", "char_count")
+TINY = [family for family in FAMILIES if family not in ENGLISH]
+LOSSES = ("eats", "loses", "gives", "sells")
+
+
+def solve(question: str) -> int:
+    """The answer computed from the question alone, independently of the worked steps."""
+    if question.startswith("What is"):
+        x, sign, y = question.removesuffix("?").split()[2:]
+        return int(x) + (1 if sign == "plus" else -1) * int(y)
+    if found := re.fullmatch(r'How many times does the letter "(.)" occur in "([a-z]+)"\?', question):
+        return sum(letter == found[1] for letter in found[2])
+    if "How many" in question:
+        told = [sentence.split() for sentence in question.split(". ")[:-1]]
+        changes = [(-1 if words[1] in LOSSES else 1) * int(next(w for w in words if w.isdigit())) for words in told]
+        return sum(changes)
+    family, rest = re.sub(r"\bz([a-z])", r"\1", question).split(" ", 1)  # labels of two letters
+    if family == "total":
+        return sum(int(x[1:]) for x in rest.split())
+    if family == "add":
+        columns = [(int(x[1]), int(x[2])) for x in rest.split()]
+        return sum((a + b) * 10**i for i, (a, b) in enumerate(columns))
+    if family == "mul":
+        factor, *digits = rest.split()
+        return int(factor) * sum(int(x[1:]) * 10**i for i, x in enumerate(digits))
+    if family == "mod":
+        divisor, *digits = rest.split()
+        return int("".join(x[1:] for x in digits)) % int(divisor)
+    if family == "calc":
+        start, *operations = rest.split()
+        total = int(start[1:])
+        for x in operations:
+            total = {"+": total + int(x[2:]), "-": total - int(x[2:]), "*": total * int(x[2:])}[x[1]]
+        return total
+    if family == "clock":
+        value = 0
+        for x in rest.split():
+            value = {"+": value + int(x[2:]), "-": value - int(x[2:]), "*": value * int(x[2:])}[x[1]]
+        return value % 10
+    if family == "max":
+        return max(int(x[1:]) for x in rest.split())
+    wanted, digits = rest.split(" in ")
+    return sum(x[1:] == wanted for x in digits.split())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), level=st.integers(1, 15))
+def test_answers_are_right(family: str, seed: int, level: int) -> None:
+    question, steps, answer = FAMILIES[family](random.Random(seed), level, Demonstrator(random.Random(0)))
+    assert int(answer) == solve(question)
+    # Before the last step the answer is already found: the final line repeats the scratchpad's result.
+    assert NumericGrader().grade([answer], [f"{steps}\\boxed{{{answer}}}"]) == ["correct"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_several_hundred_held_out_problems_of_the_promised_length(family: str) -> None:
+    test = generate(family, "test", 300, seed=1)
+    assert len({p.problem for p in test}) == 300
+    if family in ENGLISH:
+        return
+    lengths = sorted(len(p.steps) + len(p.answer) + 3 for p in test)  # characters are tokens; \boxed{, }, end
+    assert lengths[60] >= 40 and lengths[240] <= 100
+
+
+def test_no_single_count_of_letters_is_right_most_of_the_time() -> None:
+    golds = Counter(problem.answer for problem in generate("char_count", "test", 300, seed=1))
+    assert set("0123") <= set(golds) and max(golds.values()) < 0.4 * 300
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_splits_are_disjoint_for_all_seeds(family: str) -> None:
+    questions = {
+        s: {p.problem for p in generate(family, s, 200, seed)} for seed, s in enumerate(("train", "validation", "test"))
+    }
+    assert not questions["train"] & questions["validation"]
+    assert not questions["train"] & questions["test"]
+    assert not questions["validation"] & questions["test"]
+
+
+def test_demonstrations_have_training_questions_and_both_kinds_of_response() -> None:
+    stream = demonstrations(list(FAMILIES), "0", error_rate=0.1, direct_share=0.6)
+    shown = [next(stream) for _ in range(1000)]
+    assert all(split_of(question) == "train" for _, question, _ in shown)
+    assert {family for family, _, _ in shown} == set(FAMILIES)
+    direct = [response.startswith("\\boxed{") for _, _, response in shown]
+    assert 0.55 < sum(direct) / 1000 < 0.65
+    golds = [str(solve(question)) for _, question, _ in shown]
+    right = [o == "correct" for o in NumericGrader().grade(golds, [r for _, _, r in shown])]
+    assert all(r for r, d in zip(right, direct, strict=True) if d)
+    assert 0.3 < sum(r for r, d in zip(right, direct, strict=True) if not d) / (1000 - sum(direct)) < 0.9
+
+
+def test_levels_of_problems_and_demonstrations_are_those_asked_for() -> None:
+    problems = generate("largest", "train", 30, seed=1, levels=[12, 14])
+    assert {len(p.problem.split()) for p in problems} == {28, 32}
+    shown = itertools.islice(demonstrations(["largest"], "0", 0.0, 0.0, levels=[13]), 20)
+    assert {len(question.split()) for _, question, _ in shown} == {30}
+
+
+def test_same_seed_same_problems() -> None:
+    assert generate("clock", "train", 50, 3) == generate("clock", "train", 50, 3)
+    assert generate("clock", "train", 50, 3) != generate("clock", "train", 50, 4)

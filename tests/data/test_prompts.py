@@ -1,0 +1,99 @@
+"""The prompt renderer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policygrain.data.prompts import PromptRenderer
+from policygrain.data.sources import load
+from policygrain.errors import UserError
+from policygrain.study.schema import Prompt
+
+from ..support.problem_sets import SEVEN
+
+
+def test_rendered_prompts_of_the_seven_benchmarks_decode_to_their_text(benchmarks_folder: Path) -> None:
+    from policygrain.model.tiny import bpe_tokenizer
+
+    problems = {name: load(name, benchmarks_folder) for name in SEVEN}
+    tokenizer = bpe_tokenizer([p.problem for p in problems["math500"][:100]], 512)
+    renderer = PromptRenderer(tokenizer, Prompt(template="{problem}\nPut the final answer in \\boxed{}.\n"))
+    for name, found in problems.items():
+        for problem in found[:40]:
+            ids = renderer.ids(problem.problem)
+            assert tokenizer.decode(ids) == f"{problem.problem}\nPut the final answer in \\boxed{{}}.\n", name
+
+
+def test_plain_templates_and_chat_templates_with_a_system_prompt() -> None:
+    from policygrain.model.tiny import character_tokenizer
+
+    tokenizer = character_tokenizer()
+    plain = PromptRenderer(tokenizer, Prompt(template="{problem}\n"))
+    assert tokenizer.decode(plain.ids("total a1 b2")) == "total a1 b2\n"
+    with pytest.raises(UserError, match=r"prompt\.chat"):
+        PromptRenderer(tokenizer, Prompt(chat=True))
+    tokenizer.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+    chat = PromptRenderer(tokenizer, Prompt(template="{problem}", chat=True, system="be brief"))
+    assert chat.text("1+1") == "<system>be brief<user>1+1<assistant>"
+    assert chat.digest != plain.digest
+
+
+SYSTEM = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+REFUSES = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + SYSTEM
+IGNORES = "{% for m in messages if m.role != 'system' %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+THINKS = SYSTEM + "{% if not enable_thinking %}<think></think>{% endif %}"
+# Template, system prompt, arguments, and the prompt for `1+1`.
+REPORTED: list[tuple[str, str, dict[str, Any], str]] = [
+    (SYSTEM, "be brief", {}, "<system>be brief<user>1+1<assistant>"),
+    (REFUSES, "be brief", {}, "<user>be brief\n\n1+1<assistant>"),
+    (REFUSES, "", {}, "<user>1+1<assistant>"),
+    (IGNORES, "be brief", {}, "<user>be brief\n\n1+1<assistant>"),
+    (THINKS, "", {"enable_thinking": True}, "<system><user>1+1<assistant>"),
+    (THINKS, "", {"enable_thinking": False}, "<system><user>1+1<assistant><think></think>"),
+]
+
+
+@pytest.mark.parametrize(("template", "system", "arguments", "prompt"), REPORTED)
+def test_chat_templates_with_and_without_a_system_role(
+    template: str, system: str, arguments: dict[str, Any], prompt: str
+) -> None:
+    from policygrain.model.tiny import character_tokenizer
+
+    tokenizer = character_tokenizer()
+    tokenizer.chat_template = template
+    settings = Prompt(template="{problem}", chat=True, system=system, chat_template_kwargs=arguments)
+    renderer = PromptRenderer(tokenizer, settings)
+    assert renderer.text("1+1") == prompt
+    if arguments:
+        assert renderer.digest != PromptRenderer(tokenizer, Prompt(template="{problem}", chat=True)).digest
+
+
+def test_a_chat_template_that_refuses_every_message_is_said() -> None:
+    from policygrain.model.tiny import character_tokenizer
+
+    tokenizer = character_tokenizer()
+    tokenizer.chat_template = "{{ raise_exception('never') }}"
+    with pytest.raises(UserError, match="cannot be used: never"):
+        PromptRenderer(tokenizer, Prompt(chat=True)).text("1+1")
+
+
+def test_prompts_begin_as_the_tokenizer_begins_texts() -> None:
+    """With the beginning-of-sequence token where it adds one, and without the end that some add."""
+    from tokenizers.processors import TemplateProcessing
+
+    from policygrain.model.tiny import character_tokenizer
+
+    plain = PromptRenderer(character_tokenizer(), Prompt(template="{problem}"))
+    tokenizer = character_tokenizer()
+    tokenizer.add_special_tokens({"bos_token": "<bos>"})
+    marks = [("<bos>", tokenizer.bos_token_id), (tokenizer.eos_token, tokenizer.eos_token_id)]
+    whole = f"<bos> $A {tokenizer.eos_token}"
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single=whole, special_tokens=marks)
+    renderer = PromptRenderer(tokenizer, Prompt(template="{problem}"))
+    assert renderer.ids("1+1") == [tokenizer.bos_token_id, *plain.ids("1+1")]
+    assert renderer.digest != plain.digest
+    tokenizer.chat_template = SYSTEM
+    assert tokenizer.bos_token_id not in PromptRenderer(tokenizer, Prompt(template="{problem}", chat=True)).ids("1+1")

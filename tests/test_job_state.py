@@ -1,0 +1,97 @@
+"""Files that say that a job has ended, and locks of those that run: of processes that were killed they are gone."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from policygrain.errors import UserError
+from policygrain.files import read_json
+from policygrain.job_state import begin, wait_for_jobs, write_done
+from policygrain.paths import StudyFolder
+
+OLD, NEW = "0" * 16, "f" * 16
+START = "import sys, time\nfrom pathlib import Path\nfrom policygrain.paths import StudyFolder\n"
+START += "from policygrain.job_state import *\n{call}\nprint('locked', flush=True)\nsys.stdin.read()"
+WORKFLOW, JOB = "lock_workflow(StudyFolder(Path(sys.argv[1])))", "start_job(Path(sys.argv[1]) / 'done/train/a/0.json')"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> StudyFolder:
+    (tmp_path / "study.yaml").touch()
+    return StudyFolder(tmp_path)
+
+
+@contextmanager
+def process(call: str, folder: StudyFolder) -> Iterator[subprocess.Popen[str]]:
+    """A process that holds a lock, if it gets it."""
+    command = [sys.executable, "-c", START.format(call=call), str(folder.path)]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, text=True, **pipes) as started:  # type: ignore[call-overload]
+        yield started
+        started.kill()
+
+
+def test_of_two_workflows_the_second_is_refused_until_the_first_is_killed(folder: StudyFolder) -> None:
+    with process(WORKFLOW, folder) as first:
+        assert first.stdout.readline() == "locked\n"
+        with process(WORKFLOW, folder) as second:
+            assert second.stdout.readline() == ""
+            message = second.stderr.read()
+            assert f"UserError: {folder.path}: this study is being run already, by process {first.pid} on " in message
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+        with process(WORKFLOW, folder) as second:
+            assert second.stdout.readline() == "locked\n"
+
+
+def test_jobs_of_a_killed_workflow_are_waited_for(folder: StudyFolder) -> None:
+    wait_for_jobs(folder, 0)
+    with process(JOB, folder) as one, process(JOB, folder) as other:
+        assert one.stdout.readline() == other.stdout.readline() == "locked\n"
+        one.kill()
+        one.wait()
+        with pytest.raises(UserError, match="jobs of an earlier call, which was killed, are still running"):
+            wait_for_jobs(folder, 0.3)
+        other.kill()
+        wait_for_jobs(folder, 5)
+
+
+# Files that are there → those that the start of a job removes: (its name, its results).
+BEGUN: list[tuple[str, list[str], dict[str, list[str]], set[str]]] = [
+    # Its file of other settings, and no other.
+    (
+        f"0-{NEW}",
+        ["grpo/seed0"],
+        {f"0-{NEW}": ["grpo/seed0"], f"0-{OLD}": ["grpo/seed0"], f"1-{OLD}": ["grpo/seed1"], f"0+1-{OLD[1:]}": ["x"]},
+        {f"0-{OLD}"},
+    ),
+    # Seeds 0 and 1 were trained by one process; now seed 1 is trained alone, from other settings.
+    (
+        f"1-{NEW}",
+        ["grpo/seed1"],
+        {f"0+1-{OLD}": ["grpo/seed0", "grpo/seed1"], f"2-{OLD}": ["grpo/seed2"], "notes": []},
+        {f"0+1-{OLD}"},
+    ),
+    # Signs of patterns are taken as they are.
+    (f"a+b-{NEW}", [], {f"a+b-{OLD}": ["a"], f"aab-{OLD}": ["b"]}, {f"a+b-{OLD}"}),
+]
+
+
+@pytest.mark.parametrize(("name", "results", "there", "removed"), BEGUN)
+def test_a_job_that_starts_removes_outdated_files(
+    name: str, results: list[str], there: dict[str, list[str]], removed: set[str], tmp_path: Path
+) -> None:
+    """A file that cannot be read names no results."""
+    for other, made in there.items():
+        write_done(tmp_path / f"{other}.json", dict.fromkeys(made, "digest"))
+        assert read_json(tmp_path / f"{other}.json")["results"] == dict.fromkeys(made, "digest")
+    (tmp_path / f"9-{OLD}.json").write_text("{")
+    begin(tmp_path / f"{name}.json", results)
+    assert {path.stem for path in tmp_path.iterdir()} == {*there, f"9-{OLD}"} - removed

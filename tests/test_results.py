@@ -1,0 +1,267 @@
+"""The reader of a study's results: whose they are, whether they are complete, and tables of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policygrain.errors import UserError
+from policygrain.files import json_lines
+from policygrain.records import write_record
+from policygrain.results import TRAIN, StudyResults, evaluated_samples, model_evaluation, read_steps, run_metrics
+from policygrain.study import Study, load_study
+from policygrain.study.runs import Run
+
+from .support.made_up import STEPS, make_up
+
+
+@pytest.fixture
+def study(in_root: Path) -> Study:
+    """The smoke study, with two pools of rollouts."""
+    smoke = load_study("tests/support/every_stage.yaml")
+    assert smoke.rounds is not None
+    return smoke.model_copy(update={"rounds": smoke.rounds.model_copy(update={"pools": 2})})
+
+
+@pytest.fixture
+def results(study: Study, tmp_path: Path) -> StudyResults:
+    return StudyResults(make_up(study, tmp_path / "smoke", {"start": 0, "tepo": 9}))
+
+
+def with_changes(results: StudyResults, **sections: dict[str, Any]) -> StudyResults:
+    """The same results, read as those of a study with other keys."""
+    data = results.study.model_dump(mode="json")
+    for section, changes in sections.items():
+        data[section] = {**data[section], **changes}
+    return StudyResults(results.folder.path, Study.model_validate(data, strict=False))
+
+
+def test_the_study_is_the_one_in_the_folder(results: StudyResults, study: Study, tmp_path: Path) -> None:
+    written = {"base": None, "tuned_on": results.study.tuned_on}  # relative to the written file
+    assert results.study == study.model_copy(update=written)
+    with pytest.raises(UserError, match=r"nowhere: no study\.yaml here; give a study's results folder"):
+        StudyResults(tmp_path / "nowhere")
+    results.folder.study.write_text("name: [")
+    with pytest.raises(UserError, match=r"study\.yaml: not readable as YAML"):
+        StudyResults(results.folder.path)
+
+
+def test_runs_of_other_settings_are_refused_by_the_keys_that_differ(results: StudyResults) -> None:
+    other = with_changes(results, training={"learning_rate": 0.5, "max_tokens": 25}, prompt={"template": "{problem}?"})
+    with pytest.raises(UserError) as raised:
+        _ = other.steps
+    said = str(raised.value)
+    assert str(results.folder.run("grpo", 0).path) in said
+    assert "(prompt.template, training.learning_rate, training.max_tokens differ). Run `snakemake all`." in said
+    method = with_changes(results, methods={"tepo": {"clip": {"low": 0.1}}})
+    with pytest.raises(UserError, match=r"runs/tepo/seed0: .*\(method differ\)"):
+        _ = method.summaries
+    for section in ("estimators", "rounds"):
+        changed = with_changes(results, **{section: {"prompts_per_update": 7}})
+        with pytest.raises(UserError, match=rf"{section} with other settings .*\({section}\.prompts_per_update differ"):
+            getattr(changed, section)
+
+
+def test_runs_with_custom_functions_are_read_where_these_are_missing(results: StudyResults) -> None:
+    folder = next(iter(results.trained.values()))
+    config = json.loads(folder.config.read_text())
+    config["settings"]["code"] = {"gone:half": "0" * 16}
+    folder.config.write_text(json.dumps(config))
+    assert len(StudyResults(results.folder.path).trained) == len(results.trained)
+
+
+def test_only_the_study_s_own_runs_are_read(results: StudyResults) -> None:
+    """A run of an arm that the study had before stays on disk and is in no table."""
+    data = results.study.model_dump(mode="json")
+    data["experiments"]["headline"]["methods"] = ["grpo"]
+    fewer = StudyResults(results.folder.path, Study.model_validate(data, strict=False))
+    assert set(results.steps["arm"]) - set(fewer.steps["arm"]) == {"tepo"}
+    assert set(results.evaluations["arm"]) - set(fewer.evaluations["arm"]) == {"tepo"}
+
+
+def test_a_run_that_has_not_ended_is_read_as_far_as_it_is(results: StudyResults) -> None:
+    run = results.folder.run("tepo", 1)
+    run.summary.unlink()
+    run.metrics.write_text("".join(run.metrics.read_text().splitlines(keepends=True)[:2]) + '{"step": 2, "va')
+    found = StudyResults(results.folder.path)
+    rows = found.steps.query("arm == 'tepo' and seed == 1")
+    assert rows["step"].tolist() == [0, 1] and rows["total_seconds"].tolist() == [2.0, 4.0]
+    assert Run("tepo", 1) in found.trained and Run("tepo", 1) not in found.summaries
+    assert found.steps_of_arms["tepo"]["seed"].unique().tolist() == [0], "analyses are of runs that have ended"
+    run.metrics.write_text(run.metrics.read_text().splitlines(keepends=True)[1])
+    with pytest.raises(UserError, match=r"metrics\.jsonl, line 1: expected step 0, found 1"):
+        _ = StudyResults(results.folder.path).steps
+
+
+def test_a_run_that_has_ended_has_all_its_steps(results: StudyResults) -> None:
+    run = results.folder.run("tepo", 1)
+    lines = run.metrics.read_text().splitlines(keepends=True)
+    lines.append(json.dumps({"step": STEPS + 1}) + "\n")
+    for count in (0, 1, STEPS, STEPS + 2):
+        run.metrics.write_text("".join(lines[:count]))
+        with pytest.raises(UserError, match=rf"metrics\.jsonl: {count} steps of {STEPS + 1}, although the run has end"):
+            run_metrics(run)
+
+
+def test_a_run_without_timings_is_read(results: StudyResults) -> None:
+    results.folder.run("tepo", 1).timings.unlink()
+    rows = StudyResults(results.folder.path).steps
+    assert len(rows) == len(results.matrix.runs) * (STEPS + 1)
+    without = rows.query("arm == 'tepo' and seed == 1")
+    assert "total_seconds" in rows and without["total_seconds"].isna().all()
+
+
+def test_tables_of_steps_and_evaluations(results: StudyResults) -> None:
+    assert set(results.steps["arm"]) == set(results.matrix.arms)
+    assert results.arms("headline") == ["grpo", "tepo"] and results.arms("nothing") == []
+    assert list(results.model_evaluations)[:2] == ["start/seed0", "start/seed1"]
+    assert results.scores("tepo", "count").mean() == 0.75 and results.scores("start", "count").sum() == 0
+    with pytest.raises(UserError, match="no evaluation of 'dapo' on 'count'"):
+        results.scores("dapo", "count")
+
+
+def test_problems_seen_in_training_are_left_out_of_clean_scores(results: StudyResults) -> None:
+    """The first and the last of 12 problems; nine are solved by TEPO, among them the first."""
+    for _, folder in results.folder.evaluations():
+        found = model_evaluation(folder)
+        records = [
+            r.model_copy(update={"contaminated": [0, 11] if r.benchmark == "count" else []}) for r in found.records
+        ]
+        write_record(folder.record, found.model_copy(update={"records": records}))
+    again = StudyResults(results.folder.path)
+    assert again.contaminated("count") == [0, 11] and again.contaminated("running_total") == []
+    assert again.scores("tepo", "count", clean=True).shape == (2, 10)
+    assert again.scores("tepo", "count", clean=True).mean() == 0.8
+    assert again.scores("tepo", "running_total", clean=True).mean() == 0.75
+
+
+def test_evaluations_under_different_protocols_are_refused(results: StudyResults) -> None:
+    folder = results.folder.evaluation("tepo/seed1")
+    found = model_evaluation(folder)
+    others: dict[str, Any] = dict.fromkeys(("grader", "prompt", "engine", "seed"), "other")
+    for key, value in (others | {"benchmarks": {"count": {"problems": "other"}}}).items():
+        write_record(folder.record, found.model_copy(update={"protocol": found.protocol | {key: value}}))
+        with pytest.raises(UserError, match="different protocols"):
+            _ = StudyResults(results.folder.path).evaluations
+    write_record(folder.record, found.model_copy(update={"protocol": found.protocol | {"model": "another"}}))
+    assert len(StudyResults(results.folder.path).evaluations) == len(results.evaluations)
+
+
+def test_samples_are_those_of_the_record_and_no_record_is_empty(results: StudyResults) -> None:
+    folder = results.folder.evaluation("tepo/seed1")
+    (_, record) = model_evaluation(folder).records
+    assert len(evaluated_samples(folder, record)) == 24
+    other = record.model_copy(update={"outcomes": {"correct": 24}})
+    with pytest.raises(UserError, match=r"count\.jsonl: these are not the samples that records\.json counts"):
+        evaluated_samples(folder, other)
+    write_record(folder.record, model_evaluation(folder).model_copy(update={"records": []}))
+    with pytest.raises(UserError, match=r"tepo/seed1/evaluation/records\.json: contains no benchmark"):
+        _ = StudyResults(results.folder.path).evaluations
+
+
+def test_estimators_and_rounds_by_start_model(results: StudyResults) -> None:
+    """The intervals of an estimator are columns; rounds have the reward before them."""
+    estimators, rounds = results.estimators, results.rounds
+    assert sorted(estimators["seed"].unique()) == sorted(rounds["seed"].unique()) == [0, 1]
+    first = estimators[(estimators["estimator"] == "token") & (estimators["seed"] == 1)].iloc[0]
+    assert (first["cosine"], first["cosine_low"], first["cosine_high"]) == pytest.approx((0.2, 0.19, 0.21))
+    assert (rounds["before"] == 0.3).all() and results.tracking is None
+    last = rounds[(rounds["method"] == "sequence") & (rounds["updates"] == 2) & (rounds["seed"] == 1)]
+    assert last["reward"].tolist() == pytest.approx([0.4 - 0.011] * 2), "two pools"
+    results.folder.rounds(1).unlink()
+    assert StudyResults(results.folder.path).rounds["seed"].unique().tolist() == [0], "as far as they are measured"
+
+
+def test_measurements_without_rows_are_none(results: StudyResults) -> None:
+    """A model that never answers correctly has no gradients to compare."""
+    for seed in (0, 1):
+        for path in (results.folder.estimators(seed), results.folder.rounds(seed)):
+            notes = {"notes": ["its true gradient is 0."]} if path == results.folder.estimators(seed) else {}
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"rows": []} | notes))
+    again = StudyResults(results.folder.path)
+    with pytest.raises(UserError, match=r"estimators were measured, without a row\. its true gradient is 0\."):
+        _ = again.estimators
+    with pytest.raises(UserError, match=r"no rounds have been measured\. Run `snakemake all`"):
+        _ = again.rounds
+
+
+def test_seeds_that_an_earlier_version_added_are_read(results: StudyResults) -> None:
+    """It had `sequential` in its study files; runs that no study file of today asks for are not its own."""
+    for arm, seed in (("tepo", 2), ("grpo", 2), ("tepo", 3)):
+        shutil.copytree(results.folder.run(arm, 0).path, results.folder.run(arm, seed).path)
+    results.folder.run("tepo", "3.old").path.mkdir()
+    results.folder.run("unknown", 2).path.mkdir(parents=True)
+    assert not StudyResults(results.folder.path).added
+    with results.folder.study.open("a") as study:
+        study.write("sequential:\n  add: 4\n")
+    again = StudyResults(results.folder.path)
+    assert again.added == [Run("grpo", 2), Run("tepo", 2), Run("tepo", 3)]
+    assert [run.seed for run in again.matrix.by_arm()["tepo"]] == [0, 1, 2, 3]
+    assert set(again.added) <= set(again.matrix.evaluated) and again.study == results.study
+
+
+# ---- JSON Lines ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "metrics.jsonl"
+
+
+def write(path: Path, steps: list[Any]) -> None:
+    path.write_text("".join(json.dumps({"step": step}) + "\n" for step in steps))
+
+
+def test_lines_have_their_numbers(path: Path) -> None:
+    path.write_text('{"a": "ä\\u2028"}\n\n{"b": 2}')  # a line may be empty, the last one may lack its end
+    assert list(json_lines(path)) == [(1, {"a": "ä\u2028"}), (3, {"b": 2})]
+    path.write_text("")
+    assert list(json_lines(path, TRAIN)) == [] == read_steps(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"step": 1', "not JSON"),
+        (b'{"step": "\xff"}', "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"[1]", "expected a JSON object, got list"),
+        (b"1", "expected a JSON object, got int"),
+        (b"null", "expected a JSON object, got NoneType"),
+    ],
+    ids=str,
+)
+def test_a_broken_line_is_named(path: Path, line: bytes, message: str) -> None:
+    path.write_bytes(b'{"step": 0}\n' + line + b'\n{"step": 2}\n')
+    for read in (lambda: list(json_lines(path, TRAIN)), lambda: read_steps(path)):
+        with pytest.raises(UserError) as raised:
+            read()
+        assert str(raised.value).startswith(f"{path}, line 2: {message}") and str(raised.value).endswith(TRAIN)
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(st.lists(st.integers(0, 5) | st.sampled_from([None, "1"]), max_size=6))
+def test_steps_are_read_only_where_they_are_complete(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[Any]
+) -> None:
+    path = tmp_path_factory.mktemp("lines") / "metrics.jsonl"
+    write(path, steps)
+    wrong = next((n for n, step in enumerate(steps) if step != n), None)
+    if wrong is None:
+        assert [row["step"] for row in read_steps(path)] == steps
+        return
+    with pytest.raises(UserError) as raised:
+        read_steps(path)
+    place = f"{path}, line {wrong + 1}: expected step {wrong}, found {steps[wrong]!r}"
+    assert f"{place}: steps are missing or doubled" in str(raised.value)
+
+
+def test_a_missing_file_is_named(path: Path) -> None:
+    with pytest.raises(UserError, match=rf"metrics\.jsonl: cannot be read: No such file or directory\. {TRAIN}"):
+        read_steps(path)

@@ -1,0 +1,306 @@
+"""One run from its settings to its summary: which run a folder belongs to, when it has ended, what supersedes it."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from policygrain.errors import Stopped, UserError
+from policygrain.evaluate.evaluation import evaluate
+from policygrain.paths import DataFolder, RunFolder, StudyFolder
+from policygrain.results import run_config, run_metrics, run_summary
+from policygrain.study import Study
+from policygrain.study.runs import run_matrix
+from policygrain.train import loop
+from policygrain.train.stopping import Stop
+from policygrain.trainers.run import check_final_model, claim, train_run
+
+from ..support.files import flip_bit, snapshot
+from ..support.small import assert_same_end, small_study, train_small
+
+A, B = small_study(), small_study(training={"updates_per_batch": 3})
+
+
+def products(run: Path) -> dict[str, bytes]:
+    """Every file that belongs to a run and not to the folder."""
+    return {name: data for path in RunFolder(run).products for name, data in snapshot(path).items()}
+
+
+def test_a_changed_custom_function_trains_again(
+    made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    study = small_study(methods={"grpo": {"ratio": "changing_parts:ratio", "clip": None}})
+    keys = []
+    for code in ("batch.log_ratio", "0.5 * batch.log_ratio"):
+        (tmp_path / "changing_parts.py").write_text(f"def ratio(batch):\n    return {code}\n")
+        monkeypatch.delitem(sys.modules, "changing_parts", raising=False)  # as in another process
+        keys.append(run_config(RunFolder(train_small(study, tmp_path / "run", *made))).key)
+    assert [path.name for path in (tmp_path / "run").glob("superseded-*")] == [f"superseded-{keys[0]}-1"]
+    assert keys[0] != keys[1]
+
+
+@pytest.fixture(scope="module")
+def fresh(made: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """B in a folder of its own."""
+    return train_small(B, tmp_path_factory.mktemp("fresh") / "run", *made)
+
+
+@pytest.fixture(scope="module")
+def after_aba(made: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which A, B and A were trained."""
+    run = tmp_path_factory.mktemp("aba") / "run"
+    for study in (A, B, A):
+        train_small(study, run, *made)
+    return run
+
+
+def test_an_ended_run_is_left_and_each_superseded_one_keeps_its_products_in_a_folder_of_its_own(
+    made: tuple[Path, Path], fresh: Path, after_aba: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The fourth of A, B, A, B trains from its beginning: no checkpoint of A is continued, nor the first B."""
+    run = Path(shutil.copytree(after_aba, tmp_path / "run"))
+    a, b = run_config(RunFolder(run)).key, run_config(RunFolder(fresh)).key
+    third, stamp = products(run), (run / "metrics.jsonl").stat().st_mtime_ns
+    train_small(A, run, *made)
+    assert products(run) == third and (run / "metrics.jsonl").stat().st_mtime_ns == stamp
+    train_small(B, run, *made)
+    said = f"contained a run with other settings, which was moved to {run}/superseded-{a}-2"
+    assert said in capsys.readouterr().err
+    assert_same_end(run, fresh)
+    asides = {path.name: path for path in run.glob("superseded-*")}
+    assert set(asides) == {f"superseded-{a}-1", f"superseded-{b}-1", f"superseded-{a}-2"}
+    assert products(asides[f"superseded-{a}-2"]) == third
+    for name, aside in asides.items():
+        assert f"superseded-{run_summary(RunFolder(aside)).key}-{name[-1]}" == name
+    assert_same_end(asides[f"superseded-{b}-1"], fresh)
+    assert_same_end(asides[f"superseded-{a}-1"], asides[f"superseded-{a}-2"])
+
+
+def test_summary_and_metrics_agree(fresh: Path) -> None:
+    last, final = run_metrics(RunFolder(fresh))[-1], run_summary(RunFolder(fresh)).final
+    assert final.validation_accuracy == last["validation_accuracy"]
+    totals = (last["total_updates"], last["total_tokens"], last["total_samples"])
+    assert (final.updates, final.tokens, final.samples) == totals
+    assert (final.steps, final.updates, final.samples) == (4, 4 * 3, 4 * 4 * 4)
+
+
+class Killed(BaseException):
+    """What no handler of errors catches."""
+
+
+def kill_after(calls: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Raise `Killed` instead of the file operation after so many; returns the list of operations, which grows."""
+    done: list[str] = []
+
+    def counted(name: str, operation: Callable[..., object]) -> Callable[..., object]:
+        def called(path: Path, *arguments: object, **named: object) -> object:
+            if len(done) == calls:
+                raise Killed(name)
+            done.append(f"{name} {path.name}")
+            return operation(path, *arguments, **named)
+
+        return called
+
+    for name in ("rename", "replace", "unlink", "mkdir"):
+        monkeypatch.setattr(Path, name, counted(name, getattr(Path, name)))
+    return done
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_any_file_operation_ends_like_any_other(
+    made: tuple[Path, Path], fresh: Path, after_aba: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Superseding, checkpoints, model and summary included; the products that are moved are lost at none of them."""
+    expected = products(after_aba)
+    for calls in itertools.count():
+        run = Path(shutil.copytree(after_aba, tmp_path / f"run{calls}"))
+        with monkeypatch.context() as patch:
+            done = kill_after(calls, patch)
+            try:
+                train_small(B, run, *made)
+            except Killed:
+                ended = False
+            else:
+                ended = True
+        if ended:
+            break
+        train_small(B, run, *made)
+        assert_same_end(run, fresh)
+        (aside,) = run.glob(f"superseded-{run_config(RunFolder(after_aba)).key}-2")
+        assert products(aside) == expected, done
+        assert len([*run.glob("superseded-*")]) == 3 and not (run / "superseding.json").exists()
+        assert [path.name for path in run.rglob(".*")] == []
+        shutil.rmtree(run)
+    assert "rename summary.json" in done and "rename run.json" in done and "unlink superseding.json" in done
+    assert done.index("rename run.json") > done.index("rename summary.json") and calls == len(done)
+
+
+@pytest.mark.parametrize("content", [None, "7", "[]", "{}", "not JSON", '{"key": null}'])
+def test_without_a_readable_run_json_no_other_summary_counts(
+    content: str | None, fresh: Path, after_aba: Path, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(after_aba, tmp_path / "run"))
+    (run / "run.json").unlink()
+    if content is not None:
+        (run / "run.json").write_text(content)
+    before = products(run)
+    claim(RunFolder(run), run_config(RunFolder(fresh)))
+    assert products(run) == {}, "the run begins as in a new folder"
+    (aside,) = set(run.glob("superseded-*")) - {run / path.name for path in after_aba.glob("superseded-*")}
+    assert products(aside) == before
+
+
+def test_how_a_run_is_held_and_saved_may_change_in_its_middle(made: tuple[Path, Path], tmp_path: Path) -> None:
+    """After a failure for lack of memory, say: with smaller micro-batches the run continues where it was."""
+    whole = run_metrics(RunFolder(train_small(A, tmp_path / "whole", *made)))
+    run = tmp_path / "run"
+    with pytest.raises(Stopped):
+        train_small(A, run, *made, stop=Stop(deadline=0.0))
+    held = {"micro_batch_tokens": 60, "kv_gib": 0.5, "checkpoint_every": 3}
+    held |= {"max_mismatch": 0.1, "activation_checkpointing": True}
+    rows = run_metrics(RunFolder(train_small(small_study(training=held), run, *made)))
+    assert not list(run.glob("superseded-*"))
+    assert rows[0] == whole[0] and rows[-1]["total_tokens"] == whole[-1]["total_tokens"]
+    for row, expected in zip(rows[:-1], whole[:-1], strict=True):
+        assert row["loss"] == pytest.approx(expected["loss"], rel=1e-3, abs=1e-5)
+    ended = products(run)
+    train_small(small_study(training={"micro_batch_tokens": 90, "threads": 2, "checkpoint_every": 3}), run, *made)
+    assert products(run) == ended, "an ended run is left as it is"
+
+
+@pytest.fixture(scope="module")
+def undeleted(made: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """B, as if its process had been killed between the summary and the removal of the checkpoints."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("policygrain.trainers.run.remove_old", lambda *_: None)
+        return train_small(B, tmp_path_factory.mktemp("undeleted") / "run", *made)
+
+
+def test_checkpoints_are_removed_when_a_run_has_ended(
+    made: tuple[Path, Path], fresh: Path, undeleted: Path, tmp_path: Path
+) -> None:
+    def checkpoints(run: Path) -> list[str]:
+        return sorted(path.name for path in (run / "checkpoints").iterdir())
+
+    assert checkpoints(fresh) == []
+    run = Path(shutil.copytree(undeleted, tmp_path / "run"))
+    assert checkpoints(run) == ["step00002", "step00003"]
+    assert_same_end(run, fresh)
+    train_small(B, run, *made)
+    assert checkpoints(run) == []
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "flipped bit": lambda model: flip_bit(model / "model.safetensors"),
+    "tokenizer missing": lambda model: (model / "tokenizer.json").unlink(),
+    "model missing": shutil.rmtree,
+}
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_a_damaged_final_model_is_trained_again_from_a_checkpoint_that_was_kept(
+    how: str,
+    made: tuple[Path, Path],
+    fresh: Path,
+    undeleted: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = Path(shutil.copytree(undeleted, tmp_path / "run"))
+    DAMAGE[how](run / "model")
+    update, calls = loop.update, []
+
+    def dying(*arguments: object) -> dict[str, float]:
+        calls.append(1)
+        if len(calls) == 1:
+            raise Killed
+        return update(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(loop, "update", dying)
+    with pytest.raises(Killed):
+        train_small(B, run, *made)
+    assert not (run / "summary.json").exists(), "a run that is trained has not ended"
+    train_small(B, run, *made)
+    assert len(calls) == 1 + 3, "the last step alone, of three updates"
+    assert_same_end(run, fresh)
+    assert snapshot(run / "model") == snapshot(fresh / "model")
+    assert not list(run.glob("superseded-*"))
+
+
+def test_a_damaged_final_model_is_not_evaluated(made: tuple[Path, Path], fresh: Path, tmp_path: Path) -> None:
+    results = StudyFolder(tmp_path)
+    run = RunFolder(Path(shutil.copytree(fresh, results.run("grpo", 0).path)))
+    assert check_final_model(run) == run_summary(run).model_digest
+    flip_bit(run.model / "model.safetensors")
+    message = r"seed0/model: its files are not those that summary\.json names"
+    with pytest.raises(UserError, match=message):
+        check_final_model(run)
+    with pytest.raises(UserError, match=message):
+        evaluate(B, {"grpo/seed0": run.model}, DataFolder(made[0]), results)
+    assert not results.evaluation("grpo/seed0").path.exists()
+
+
+def test_temporary_files_of_killed_writers_are_removed_by_the_next_run(made: tuple[Path, Path], tmp_path: Path) -> None:
+    from policygrain.files import _HOST
+
+    run = tmp_path / "run"
+    with pytest.raises(Stopped):
+        train_small(A, run, *made, stop=Stop(deadline=0.0))
+    gone = 2**22 + 1  # above the largest process id
+    written = ("run.json", "summary.json", "metrics.jsonl", "timings.jsonl", "tokens/step00002.json")
+    left = [(run / name).with_name(f".{Path(name).name}.{_HOST}.{gone}.tmp") for name in written]
+    for path in left:
+        path.write_text("half")
+    for folder in (".model", ".model.old"):
+        (run / folder).mkdir()
+        (run / folder / "another.safetensors").write_text("half")
+    (run / "checkpoints" / ".step00002").mkdir()
+    train_small(A, run, *made)
+    assert [path.name for path in run.rglob(".*")] == []
+    assert not (run / "model" / "another.safetensors").exists()
+
+
+def test_a_model_folder_that_cannot_be_read_is_one_message(made: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.json").write_text("{}")
+    with pytest.raises(UserError, match="broken' cannot be loaded"):
+        train_small(A, tmp_path / "run", made[0], tmp_path / "broken")
+    torn = Path(shutil.copytree(made[1], tmp_path / "torn"))
+    weights = torn / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(UserError, match=r"torn: its files are not those that start\.json names"):
+        train_small(A, tmp_path / "run", made[0], torn)
+    (torn / "start.json").unlink()
+    with pytest.raises(UserError, match="torn' cannot be loaded"):
+        train_small(A, tmp_path / "run", made[0], torn)
+
+
+def own_run(study: Study, run: Path) -> RunFolder:
+    """A run that makes its own data and initial model."""
+    train_run(study, next(iter(run_matrix(study).arms.values())), 0, RunFolder(run))
+    return RunFolder(run)
+
+
+def test_a_run_makes_its_own_data_and_start_model_and_makes_them_again_where_they_are_stale(tmp_path: Path) -> None:
+    quick = {"steps": 3, "mixed_steps": 3, "batch_size": 4}
+    study = small_study(model={"warm_start": quick}, training={"steps": 2})
+    run = own_run(study, tmp_path / "run")
+    ended, start = products(run.path), snapshot(run.start.path)
+    flip_bit(run.start.path / "model.safetensors")
+    own_run(study, run.path)
+    weights = "start/model.safetensors"
+    assert snapshot(run.start.path)[weights] == start[weights], "built again"
+    assert products(run.path) == ended, "the run started from these weights, so it is left"
+
+    other = small_study(model={"warm_start": {**quick, "steps": 4}}, training={"steps": 2})
+    own_run(other, run.path)
+    assert snapshot(run.start.path)[weights] != start[weights]
+    (aside,) = run.path.glob("superseded-*")
+    assert products(aside) == ended
+    assert_same_end(run.path, own_run(other, tmp_path / "other").path)

@@ -1,0 +1,142 @@
+"""What a trainer lacks is refused before anything is spent; a study that asks for nothing special is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policygrain.errors import UserError
+from policygrain.study import Study
+from policygrain.study.runs import run_matrix
+from policygrain.trainers import table, verl_config
+from policygrain.trainers.table import FEATURES, TRAINERS, Feature, check_features, check_trainers
+
+from ..support.small import small_study, train_small
+
+TOOL = {"data": {"train": ["calculation"]}, "evaluation": {"benchmarks": [{"name": "count", "source": "count"}]}}
+# A study that asks for each feature, in the order of the table: a method on top of GRPO, and other sections.
+ASKS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({}, TOOL),
+    ({"base": "mpo_heads"}, TOOL),
+    ({"penalties": [{"name": "kl"}]}, {}),
+    ({"penalties": [{"name": "entropy_bonus"}]}, {}),
+    ({"base": "mpo_heads"}, {}),
+    ({"ratio": {"name": "block", "layout": "segments", "weights": "uniform"}}, {}),
+    ({"base": "a3po"}, {}),
+    ({"base": "clip_cov"}, {}),
+    ({"base": "tepo"}, {}),
+    ({"base": "dapo"}, {}),
+    ({"sampler": {"mask_truncated": True}}, {}),
+    ({"base": "minirl"}, {}),
+    ({"base": "bypass"}, {}),
+    ({"advantage": "rloo"}, {}),
+    ({}, {"training": {"off_policy_steps": 1}}),
+    ({}, {"training": {"old_log_probs": "engine"}}),
+    ({}, {"training": {"sampler_bits": 8}}),
+    ({}, {"training": {"shuffle_rewards": True}}),
+    ({}, {"training": {"call_reward": 0.2}}),
+    ({}, {"model": {"lora": {"rank": 4}}}),
+    ({}, {"training": {"prompts_per_step": 5}}),
+]
+
+
+def study_of(method: dict[str, Any], sections: dict[str, Any], trainer: str, **training: Any) -> Study:
+    return small_study(
+        methods={"mine": {"base": "grpo", **method}},
+        experiments={"headline": {"methods": ["mine"]}},
+        **{**sections, "training": {"trainer": trainer, **sections.get("training", {}), **training}},
+    )
+
+
+@pytest.mark.parametrize(("feature", "asks"), zip(FEATURES, ASKS, strict=True), ids=[f.text for f in FEATURES])
+def test_a_trainer_refuses_what_it_lacks(feature: Feature, asks: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    for trainer in TRAINERS:
+        study = study_of(*asks, trainer)
+        (arm,) = run_matrix(study).arms.values()
+        said = ""
+        try:
+            check_features(study, arm, trainer)
+        except UserError as error:
+            said = str(error)
+        assert (feature.text in said) == (trainer not in feature.trainers), (trainer, said)
+    plain = study_of({}, {}, "policygrain")
+    (arm,) = run_matrix(plain).arms.values()
+    assert not feature.is_asked(plain, plain.training, arm.method(plain))
+
+
+def test_the_message_names_a_trainer_that_has_all() -> None:
+    heads = study_of({"base": "mpo_heads"}, {"training": {"off_policy_steps": 1}}, "verl")
+    (arm,) = run_matrix(heads).arms.values()
+    with pytest.raises(
+        UserError, match=r"multi-token prediction heads.*; older rollouts.*\. Set it to policygrain, or"
+    ):
+        check_features(heads, arm, "verl")
+    nobody = study_of(*ASKS[1], "policygrain")
+    (arm,) = run_matrix(nobody).arms.values()
+    with pytest.raises(UserError, match=r"heads would learn its output .*\. Leave them out"):
+        check_features(nobody, arm, "policygrain")
+
+
+@pytest.mark.parametrize(
+    ("training", "message"),
+    [
+        ({"trl": {"learning_rate": 1.0}}, r"training\.trl\.learning_rate: is not passed on to TRL: the study decides"),
+        ({"trl": {"epsilon": 0.1}}, r"training\.trl\.epsilon: is not passed on to TRL: the study decides"),
+        ({"trl": {"vllm_mode": "server"}}, r"training\.trl\.vllm_mode: the study's engine samples"),
+        ({"trl": {"fdsp": "full_shard"}}, r"training\.trl\.fdsp: is not passed on.* 'fsdp'"),
+        ({"trl": {"deepspeed": {"zero_optimization": {"stage": 3}}}}, "ZeRO stage 3"),
+        ({"trl": {"fsdp": True, "fsdp_config": {"version": 1}}}, "the engine cannot read weights of FSDP1"),
+        ({"trainer": "policygrain", "trl": {"fsdp": True}}, "only trainer: trl reads it"),
+        ({"trainer": "verl", "verl": {"trainer": {"save_freq": 1}}}, r"training\.verl\.trainer\.save_freq: the study"),
+        ({"trainer": "verl", "verl": {"trainer": {"nnodes": 2}}}, r"training\.verl\.trainer\.nnodes: the SLURM job"),
+        (
+            {"trainer": "verl", "verl": {"data": {"seed": {"a": 1}}}},
+            r"training\.verl\.data\.seed\.a: the study decides",
+        ),
+    ],
+)
+def test_keys_that_the_study_decides_or_that_cannot_work_are_refused_before_anything_is_spent(
+    training: dict[str, Any], message: str, made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "verl_version", lambda: "0.9.1")
+    refused = study_of({}, {}, **({"trainer": "trl"} | training))
+    with pytest.raises(UserError, match=message):
+        check_trainers(refused)
+    with pytest.raises(UserError, match=message):
+        train_small(refused, tmp_path / "run", *made)
+    assert not (tmp_path / "run").exists()
+
+
+def test_other_keys_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "verl_version", lambda: "0.9.1")
+    check_trainers(study_of({}, {}, "trl", trl={"fsdp": True, "ddp_timeout": 60, "dataloader_num_workers": 0}))
+    check_trainers(study_of({}, {}, "verl", verl={"trainer": {"n_gpus_per_node": 4}}))
+
+
+def test_the_loop_is_one_process(made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match=r"training\.trainer: policygrain is started as one process.* Set it to trl"):
+        train_small(small_study(), tmp_path / "run", *made)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("version", "message"), [("1.3.0", "trl 1.3.0 is installed"), (None, "is not installed")])
+def test_a_trainer_that_is_missing_or_of_another_release_is_named(
+    version: str | None, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def installed(name: str) -> str:
+        if version is None:
+            raise table.PackageNotFoundError(name)
+        return version
+
+    monkeypatch.setattr(table, "version", installed)
+    with pytest.raises(UserError, match=rf"training\.trainer: .*{message}.*run `make setup`"):
+        check_trainers(study_of({}, {}, "trl"))
+
+
+def test_a_missing_environment_of_verl_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(verl_config.PYTHON, "nowhere")
+    with pytest.raises(UserError, match=r"training\.trainer: verl is not installed; run `make setup-verl`"):
+        check_trainers(study_of({}, {}, "verl"))

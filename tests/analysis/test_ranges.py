@@ -59,7 +59,7 @@ def test_the_largest_mean_area_over_seeds_and_regimes_wins(tmp_path: Path) -> No
 
 def test_a_study_without_candidates_is_refused(tmp_path: Path) -> None:
     results = records.write(records.study_of(2), tmp_path, lambda arm, seed: [0.3] * 4)
-    with pytest.raises(UserError, match=r"no experiment named 'ranges', see studies/phase-ranges\.yaml"):
+    with pytest.raises(UserError, match=r"no experiment named 'ranges', see lab/research/studies/phase-ranges\.yaml"):
         choose_ranges(results)
 
 

@@ -19,11 +19,12 @@ from policygrain.study.runs import run_matrix
 NAMES = """
 phase phase-old phase-old-rates phase-ranges night night-replicate mismatch newer turns turns-ranges turns-replicate
 turn-rewards recipes convergence engines scale scale-direct scale-scratchpad scale-fresh scale-long
-scale-long-fresh scale-0.3m scale-1m scale-5m mask engines-verl controls smollm2 smollm2-code smollm2-ratios
+scale-long-fresh scale-0.3m scale-1m scale-5m mask engines-verl controls smollm2-code smollm2-ratios
 smollm2-sums
 """
 # Record → its study file.
-RECORDS = {"laptop": "studies/laptop-full.yaml"} | {name: f"studies/{name}.yaml" for name in NAMES.split()}
+RECORDS = {"laptop": "studies/laptop-full.yaml", "smollm2": "studies/smollm2.yaml"}
+RECORDS |= {name: f"lab/research/studies/{name}.yaml" for name in NAMES.split()}
 # Of study files that have changed since or are no longer there, for docs/withdrawn.md, regime.md and engines.md.
 RETIRED = tuple(
     f"earlier/{name}" for name in ("laptop", "laptop-replicate", "laptop-loop", "laptop-trl", "hour", "bands", "newer")

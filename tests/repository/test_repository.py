@@ -81,7 +81,7 @@ def test_the_published_results_are_of_the_published_record(in_root: Path, tmp_pa
     ],
 )
 def test_the_laptop_study_has_the_chosen_ranges(in_root: Path, ratio: str, methods: tuple[str, ...]) -> None:
-    """After a run of studies/phase-ranges.yaml: `policygrain ranges results/phase-ranges --out docs/ranges.json`."""
+    """After a run of the study phase-ranges: `policygrain ranges results/phase-ranges --out docs/ranges.json`."""
     from policygrain.objective import method
     from policygrain.study import load_study
 

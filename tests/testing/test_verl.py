@@ -32,7 +32,7 @@ def python() -> str:
 def arguments(made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The command line of a run with verl's own loss, in micro-batches."""
     data, start = made
-    on_cpu = load_study(ROOT / "studies" / "engines-verl.yaml").training.verl
+    on_cpu = load_study(ROOT / "lab" / "research" / "studies" / "engines-verl.yaml").training.verl
     training: dict[str, Any] = {"trainer": "verl", "verl": on_cpu, "prompts_per_step": 16, "micro_batch_tokens": 400}
     study = small_study(training=training, model={"start": str(start)})
     export(study, next(iter(run_matrix(study).arms.values())), 0, DataFolder(data), tmp_path / "run", 1)

@@ -185,7 +185,7 @@ def test_real_problem_sets_pass_through_every_stage(root: Path, tmp_path: Path, 
     """To the table of results; figures, report and MLflow read the same records as of the smoke study."""
     results = Path("results") / "real-text"
     table = results / "tables" / "results.md"
-    snakemake(root, tmp_path, "studies/real-text.yaml", str(table), POLICYGRAIN_DATA=str(benchmarks_folder))
+    snakemake(root, tmp_path, "tests/support/real_text.yaml", str(table), POLICYGRAIN_DATA=str(benchmarks_folder))
     assert "| MPO, dynamic sampling (no updates) |" in (tmp_path / table).read_text()
     for benchmark in ("math500", "aime24"):  # 60 problems, and 30 with two responses
         samples = tmp_path / results / "runs/mpo_dynamic/seed0/evaluation" / f"{benchmark}.jsonl"

@@ -1,4 +1,4 @@
-"""The clip range of each ratio, chosen among a study's candidates (studies/phase-ranges.yaml) on validation problems.
+"""The clip range of each ratio, chosen among a study's candidates on validation problems.
 
 The rule (docs/regime.md): of a ratio's candidates, the one with the largest area under the learning curve, mean over
 regimes and seeds. If it is at an end of the list, the study needs candidates beyond it.
@@ -29,7 +29,8 @@ def candidates(results: StudyResults) -> dict[str, dict[Range, list[Arm]]]:
     experiment = results.study.experiments.get(EXPERIMENT)
     if experiment is None:
         raise UserError(
-            f"{results.folder.path}: the study has no experiment named {EXPERIMENT!r}, see studies/phase-ranges.yaml."
+            f"{results.folder.path}: the study has no experiment named {EXPERIMENT!r}, "
+            "see lab/research/studies/phase-ranges.yaml."
         )
     by_ratio: dict[str, dict[Range, list[Arm]]] = {}
     for arm in arms_of(experiment, results.study):

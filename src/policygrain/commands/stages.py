@@ -366,7 +366,8 @@ def track(arguments: Namespace) -> None:
 def ranges(arguments: Namespace) -> None:
     """Choose a clip range per ratio from the runs of a study of candidates.
 
-    studies/phase-ranges.yaml is such a study. Candidates are compared by the area under their learning curves.
+    lab/research/studies/phase-ranges.yaml is such a study. Candidates are compared by the area under their learning
+    curves.
     """
     from ..analysis.clip_ranges import choose_ranges, ranges_text
     from ..files import atomic_json

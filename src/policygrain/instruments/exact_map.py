@@ -1,8 +1,8 @@
 """The map of regimes on random policies: age of rollouts × length, dependence between tokens or learning rate.
 
-A run is a small version of one of `studies/phase-ranges.yaml`, with as many steps and responses per step, Adam, and
-rollouts that are ``age`` steps old. All methods see the same problems and random numbers. On-policy, all methods make
-the same updates.
+A run is a small version of one of lab/research/studies/phase-ranges.yaml, with as many steps and responses per step,
+Adam, and rollouts that are ``age`` steps old. All methods see the same problems and random numbers. On-policy, all
+methods make the same updates.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -189,21 +188,6 @@ def test_measurements_without_rows_are_none(results: StudyResults) -> None:
         _ = again.estimators
     with pytest.raises(UserError, match=r"no rounds have been measured\. Run `snakemake all`"):
         _ = again.rounds
-
-
-def test_seeds_that_an_earlier_version_added_are_read(results: StudyResults) -> None:
-    """It had `sequential` in its study files; runs that no study file of today asks for are not its own."""
-    for arm, seed in (("tepo", 2), ("grpo", 2), ("tepo", 3)):
-        shutil.copytree(results.folder.run(arm, 0).path, results.folder.run(arm, seed).path)
-    results.folder.run("tepo", "3.old").path.mkdir()
-    results.folder.run("unknown", 2).path.mkdir(parents=True)
-    assert not StudyResults(results.folder.path).added
-    with results.folder.study.open("a") as study:
-        study.write("sequential:\n  add: 4\n")
-    again = StudyResults(results.folder.path)
-    assert again.added == [Run("grpo", 2), Run("tepo", 2), Run("tepo", 3)]
-    assert [run.seed for run in again.matrix.by_arm()["tepo"]] == [0, 1, 2, 3]
-    assert set(again.added) <= set(again.matrix.evaluated) and again.study == results.study
 
 
 # ---- JSON Lines ------------------------------------------------------------------------------------------------------

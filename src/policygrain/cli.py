@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from . import __version__
+from . import __version__, left
 from .commands import COMMANDS, listing, note_job
 from .errors import Stopped, UserError, did_you_mean
 
@@ -72,6 +72,8 @@ def _run(argv: Sequence[str]) -> None:
     if called in COMMANDS:
         COMMANDS[called].add_to(commands)
     elif called and called == argv[0]:
+        if called in left.COMMANDS:
+            raise UserError(f"{called!r} {left.COMMANDS[called]}.")
         raise UserError(f"there is no command {called!r}.{did_you_mean(called, COMMANDS)}")
     arguments = parser.parse_args(argv)
     if os.environ.get("SLURM_PROCID") == "0":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -29,7 +28,6 @@ from .records import (
 )
 from .study import Study, load_recorded_study
 from .study.fingerprint import CODE, VERSION, Fingerprints, Instrument, measured_starts, start_seeds
-from .study.load import had_added_seeds
 from .study.runs import Run, RunMatrix, arms_of, run_matrix
 
 if TYPE_CHECKING:
@@ -164,21 +162,9 @@ class StudyResults:
         return Fingerprints(self.study, sources, start_identity(self.study, self.folder))
 
     @cached_property
-    def added(self) -> list[Run]:
-        """Runs that an earlier version added to the arms of inconclusive claims; the present version adds none."""
-        if not had_added_seeds(self.folder.study):
-            return []
-        planned = run_matrix(self.study)
-        there = dict.fromkeys(Run(arm, seed) for arm, seed in self.folder.runs() if arm in planned.arms)
-        return sorted(there.keys() - set(planned.runs))
-
-    @cached_property
     def matrix(self) -> RunMatrix:
-        """All runs that the study defines, and those that were `added`."""
-        planned = run_matrix(self.study)
-        evaluated_arms = {run.arm for run in planned.evaluated}
-        evaluated = [*planned.evaluated, *(run for run in self.added if run.arm in evaluated_arms)]
-        return replace(planned, runs=[*planned.runs, *self.added], evaluated=evaluated)
+        """All runs that the study defines."""
+        return run_matrix(self.study)
 
     def run_folder(self, run: Run) -> RunFolder:
         """The folder of a run."""

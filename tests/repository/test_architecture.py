@@ -17,7 +17,19 @@ PACKAGE = ROOT / "src" / "policygrain"
 LONGEST = 410  # lines of a module
 LONGER = {"study.schema"}  # every key of a study file; no logic
 # Each may import those before it: folders, and the modules beside them that read and write results.
-HELPERS = {"clock", "digests", "errors", "files", "hub", "merging", "progress", "provenance", "settings", "text"}
+HELPERS = {
+    "clock",
+    "digests",
+    "errors",
+    "files",
+    "hub",
+    "left",
+    "merging",
+    "progress",
+    "provenance",
+    "settings",
+    "text",
+}
 ORDER = [
     "objective",
     "integrations",

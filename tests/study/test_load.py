@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from policygrain import left
 from policygrain.cli import main
 from policygrain.errors import UserError
-from policygrain.study import load_recorded_study, load_study, parse_study
+from policygrain.study import load_study, parse_study
 from policygrain.study.comparable import different_parts, pairs
-from policygrain.study.load import REMOVED
 from policygrain.study.runs import run_matrix
 
 from ..support.small import SMALL, write_study
@@ -52,18 +52,11 @@ def small(**changes: object) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"verifier": "math"}, r"verifier: this key is now called 'grader'"),
         ({"training": {"ahead": 1}}, r"training\.ahead: this key is now called 'off_policy_steps'"),
-        ({"controls": None}, r"controls: this key is now called 'sanity_checks'"),
         (
             {"experiments": {"headline": {"methods": ["grpo"], "vary": {"ahead": [1]}}}},
             r"experiments\.headline: vary\.ahead: this key is now called 'off_policy_steps'",
         ),
-        (
-            {"rollouts": {"where": "servers", "servers": 2}},
-            r"rollouts: rollout servers were removed; .* Remove this section\. .* set training\.trainer to verl",
-        ),
-        ({"sequential": None}, r"sequential: seeds are no longer added .* Remove this section, and list all `seeds`"),
         ({"training": {"rollouts": {}}}, r"training\.rollouts: unknown key"),
         ({"trainig": {}}, r"trainig: unknown key\. Did you mean 'training'"),
         ({"training": {"lerning_rate": 1e-3}}, r"training\.lerning_rate: unknown key\. Did you mean 'learning_rate'"),
@@ -87,6 +80,7 @@ def small(**changes: object) -> dict[str, object]:
             {"experiments": {"s": {"methods": ["grpo"], "vary": {"betas": [[0.9, 0.95]]}}}},
             r"experiments\.s\.vary: 'grpo\+betas=\[0\.9, 0\.95\]' contains '\['",
         ),
+        ({"figures": ["not_one"]}, r"figures\.0: 'not_one' is not a valid"),
         ({"figures": ["dinamics"]}, r"figures\.0: 'dinamics' is not .* Did you mean 'dynamics'"),
         ({"grader": "maths"}, r"grader: 'maths' is not .* Did you mean 'math'"),
     ],
@@ -154,31 +148,18 @@ def test_a_study_overrides_its_base(tmp_path: Path) -> None:
     assert (study.name, study.data.train, study.data.seed) == ("o", ["largest"], 5)
 
 
-def test_a_study_that_an_earlier_version_recorded_is_read(tmp_path: Path) -> None:
-    """Its results do not depend on the keys that were removed; in a study to be run they are an error."""
-    content = small(methods={"mine": {"base": "grpo"}})
-    for place in REMOVED:
-        *sections, key = ["mine" if name == "*" else name for name in place.split(".")]
+def test_what_left_is_an_error_that_says_where_it_went(tmp_path: Path) -> None:
+    content = small()
+    for place in left.KEYS:
+        *sections, key = place.split(".")
         functools.reduce(lambda mapping, name: mapping.setdefault(name, {}), sections, content)[key] = {"where": 8}
-    path = write_study(tmp_path / "study.yaml", content)
-    assert load_recorded_study(path) == parse_study(small(methods={"mine": {"base": "grpo"}}), path)
     with pytest.raises(UserError) as error:
-        load_study(path)
-    for place, advice in REMOVED.items():
-        assert f"{place.replace('*', 'mine')}: {advice}" in str(error.value)
-    write_study(path, small(seeeds=[0]))
-    with pytest.raises(UserError, match="seeeds: unknown key"):
-        load_recorded_study(path)
-
-
-def test_renamed_keys_of_a_recorded_study_are_read(tmp_path: Path) -> None:
-    model = {"warm_start": {"slip": 0.1}, "warm_start_per_seed": False}
-    experiments = {"headline": {"methods": ["grpo"], "vary": {"ahead": [0, 1], "learning_rate": [1e-3]}}}
-    content = small(verifier="math", model=model, training={"ahead": 2}, controls=None, experiments=experiments)
-    study = load_recorded_study(write_study(tmp_path / "study.yaml", content))
-    assert (study.grader, study.model.warm_start.error_rate, study.model.starts) == ("math", 0.1, 1)
-    assert study.training.off_policy_steps == 2
-    assert list(run_matrix(study).arms) == [f"grpo+off_policy_steps={age}+learning_rate=0.001" for age in (0, 1)]
+        load_study(write_study(tmp_path / "study.yaml", content))
+    gone = {place for place, where in left.KEYS.items() if f"{place}: this key {where}." in str(error.value)}
+    assert "training.ahead" in gone
+    varied = small(experiments={"headline": {"methods": ["grpo"], "vary": {"ahead": [1, 2]}}})
+    with pytest.raises(UserError, match=r"vary\.ahead: this key is now called 'off_policy_steps'"):
+        run_matrix(parse_study(varied, Path("s.yaml")))
 
 
 def test_figures_belong_to_experiments(tmp_path: Path) -> None:

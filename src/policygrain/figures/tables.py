@@ -266,15 +266,10 @@ def claims(results: StudyResults) -> tuple[pd.DataFrame, str]:
     differences = [f.difference for claim in decided for f in claim.findings]
     units = sorted({(d.unit != SEEDS, d.n, d.unit) for d in differences})
     over = " or ".join(f"{n} {unit}" for _, n, unit in units) or "no seeds"
-    added = (
-        " Seeds were added to arms of inconclusive claims, which raises the error rate of the tests somewhat."
-        if results.added
-        else ""
-    )
     note = (
         f"\n{counts_text(decided)} Each comparison is tested against 0, in the claimed direction and in the opposite "
         f"one, and against the published size where the paper gives one, over {over}, paired, and corrected by Holm's "
-        f"method over all comparisons.{added} Intervals are 95%, not corrected. A claim holds if all its comparisons "
+        f"method over all comparisons. Intervals are 95%, not corrected. A claim holds if all its comparisons "
         "do; a single one that is opposite, or smaller than published, decides against it. These results are for "
         f"{results.study.title or results.study.name} and do not decide the claims for other models.\n"
     )

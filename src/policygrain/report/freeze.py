@@ -23,7 +23,8 @@ from ..progress import Progress
 from ..provenance import commit, hardware
 from ..records import Entry, Record, parse_record
 from ..results import StudyResults
-from ..study.runs import OLD_SETTINGS
+
+OLD_SETTINGS = {"ahead": "off_policy_steps"}
 
 MANIFEST = "MANIFEST.json"
 LARGEST_MANIFEST = 2**26  # bytes

@@ -7,17 +7,17 @@ import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from .. import left
 from ..errors import UserError, did_you_mean
 from ..merging import merge
 from ..text import shortened
 from .checks import check_credentials, check_keys
-from .runs import OLD_SETTINGS
-from .schema import FigureName, Study
+from .schema import Study
 from .sections import section_of
 
 
@@ -28,20 +28,9 @@ def load_study(path: Path | str) -> Study:
 
 
 def load_recorded_study(path: Path | str) -> Study:
-    """The study that results were made from, as recorded with them.
-
-    Renamed keys are read under their old names; removed keys and figures, on which no result depends, are ignored.
-    `load_study` refuses them.
-    """
+    """The study that results were made from, as recorded with them; checks for future runs are skipped."""
     path = Path(path)
-    data = _with_new_names(_read(path))
-    for place in REMOVED:
-        *sections, key = place.split(".")
-        for section in _sections(data, sections):
-            section.pop(key, None)
-    if isinstance(figures := data.get("figures"), list):
-        data["figures"] = [name for name in figures if name in get_args(FigureName)]
-    return parse_study(data, path, recorded=True)
+    return parse_study(_read(path), path, recorded=True)
 
 
 def study_text(study: Study, path: Path) -> str:
@@ -49,11 +38,6 @@ def study_text(study: Study, path: Path) -> str:
     tuned_on = [os.path.relpath(other, path.parent) for other in study.tuned_on]
     content = study.model_dump(mode="json") | {"base": None, "tuned_on": tuned_on}
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
-
-
-def had_added_seeds(path: Path) -> bool:
-    """Whether ``path`` is a study of an earlier version that added seeds after interim analyses."""
-    return path.exists() and "\nsequential:\n" in path.read_text(encoding="utf-8", errors="replace")
 
 
 def parse_study(data: Mapping[str, Any], path: Path, recorded: bool = False) -> Study:
@@ -76,42 +60,6 @@ def parse_study(data: Mapping[str, Any], path: Path, recorded: bool = False) -> 
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     return study
-
-
-def _sections(data: dict[str, Any], names: list[str]) -> list[dict[str, Any]]:
-    """The mappings in ``data`` at the nested keys ``names``; `*` matches every key."""
-    sections = [data]
-    for name in names:
-        values = [value for section in sections for key, value in section.items() if name in ("*", key)]
-        sections = [value for value in values if isinstance(value, dict)]
-    return sections
-
-
-# Removed keys, and what to do if a study still has one; `*` is any name, as in `methods.*.clip`.
-REMOVED = {
-    "training.max_ratio": "runs are no longer stopped at a large ratio; metrics.jsonl has the largest as `ratio_max`. "
-    "Remove this key.",
-    "training.keep_every": "a run keeps its two newest checkpoints until it ends. Remove this key.",
-    "evaluation.parts": "the sampling of one evaluation is no longer divided over jobs. Remove this key; "
-    "`evaluation.runs_per_engine` divides the models over jobs.",
-    "tracking.log_models": "models are no longer copied to MLflow; they are in runs/ARM/seedS/model. Remove this key.",
-    "training.fsdp": "with `trainer: policygrain` a run is one process. To shard the policy over several, write "
-    "`trainer: trl` and `trl: {fsdp: true}` (docs/training.md).",
-    "rollouts": "rollout servers were removed; every run samples in the process that trains. Remove this "
-    "section. To sample on other devices than those of the trainer, set training.trainer to verl (docs/training.md).",
-    "probe": "this section is now `estimators`, with other keys (docs/estimators.md).",
-    "sequential": "seeds are no longer added after interim analyses. Remove this section, and list all `seeds` at "
-    "the start; `policygrain plan STUDY --power RESULTS` estimates how many a comparison needs.",
-}
-# Keys that were renamed: old path → new name.
-RENAMED = {
-    "verifier": "grader",
-    "controls": "sanity_checks",
-    "model.warm_start.slip": "error_rate",
-    "model.warm_start_per_seed": "starts",
-    "training.ahead": OLD_SETTINGS["ahead"],
-    "experiments.*.vary.ahead": OLD_SETTINGS["ahead"],
-}
 
 
 class _Loader(yaml.SafeLoader):
@@ -152,20 +100,6 @@ def _from_here(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
     return {**data, "tuned_on": relative}
 
 
-def _with_new_names(data: dict[str, Any]) -> dict[str, Any]:
-    """``data`` with the new names of `RENAMED` keys."""
-    for place, new in RENAMED.items():
-        *sections, old = place.split(".")
-        for section in _sections(data, sections):
-            if old == "warm_start_per_seed" and old in section:
-                section[old] = None if section[old] else 1
-            # In their order, which is that of the settings in an arm's name.
-            items = [(new if key == old else key, value) for key, value in section.items()]
-            section.clear()
-            section.update(items)
-    return data
-
-
 def _with_base(data: Mapping[str, Any], path: Path, seen: tuple[Path, ...]) -> Mapping[str, Any]:
     base = data.get("base")
     if base is None:
@@ -195,13 +129,13 @@ def _explain(error: Any) -> str:
         return f"{where}, {error['input']!r} is not a valid name: {error['msg']}."
     if error["type"] == "extra_forbidden":
         *parents, key = error["loc"]
-        if (place := next((place for place in REMOVED if fnmatchcase(where, place)), None)) is not None:
-            return f"{where}: {REMOVED[place]}"
-        if where in RENAMED:
-            return f"{where}: this key is now called {RENAMED[where]!r}."
+        if (place := next((place for place in left.KEYS if fnmatchcase(where, place)), None)) is not None:
+            return f"{where}: this key {left.KEYS[place]}."
         return f"{where}: unknown key.{did_you_mean(str(key), _keys_at(parents))}"
     if error["type"] == "missing":
         return f"{where}: this key is missing."
+    if where.startswith("figures.") and (went := left.FIGURES.get(str(error["input"]))):
+        return f"{where}: the figure '{error['input']}' {went}."
     if error["type"] == "literal_error" and isinstance(error["input"], str):
         known = re.findall(r"'([^']*)'", error["ctx"]["expected"])
         return f"{where}: {error['input']!r} is not a valid value.{did_you_mean(error['input'], known)}"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from .. import left
 from ..errors import UserError, did_you_mean
 from .schema import Experiment, Study, Training
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 
 CONTROLS = "controls"  # the name of the controls among the experiments
-OLD_SETTINGS = {"ahead": "off_policy_steps"}  # training keys that were renamed
 START = "start"  # the name of the initial models among the arms that are evaluated
 
 
@@ -46,8 +46,8 @@ class Arm:
             return Training.model_validate({**study.training.model_dump(), **dict(self.settings)})
         except ValidationError as error:
             key = ".".join(str(part) for part in error.errors()[0]["loc"])
-            if key in OLD_SETTINGS:
-                raise UserError(f"vary.{key}: this key is now called {OLD_SETTINGS[key]!r}.") from error
+            if (place := f"training.{key}") in left.KEYS:
+                raise UserError(f"vary.{key}: this key {left.KEYS[place]}.") from error
             hint = did_you_mean(key, Training.model_fields) if key not in Training.model_fields else ""
             raise UserError(f"vary.{key}: {error.errors()[0]['msg']}.{hint}") from error
 

@@ -1,0 +1,41 @@
+"""Keys, figures and commands that left the package, for the error that says where they went."""
+
+from __future__ import annotations
+
+LAB = "is part of the lab: `pip install ./lab` (lab/README.md)"
+TAG = "has left; the tag v0.1.0 of the repository has it"
+
+# Keys of study files; `*` is any name, as in `methods.*.clip`.
+KEYS = {
+    "estimators": LAB,
+    "rounds": LAB,
+    "sanity_checks": TAG,
+    "training.call_reward": TAG,
+    "training.sampler_bits": TAG,
+    "training.sampling_seed": TAG,
+    "training.shuffle_rewards": TAG,
+    "training.ahead": "is now called 'off_policy_steps'",
+}
+FIGURES = {
+    "cases": LAB,
+    "cases_map": LAB,
+    "estimators": LAB,
+    "rounds": LAB,
+    "ranges": LAB,
+    "phase": LAB,
+    "regimes": TAG,
+    "verdicts": TAG,
+}
+COMMANDS = {
+    "anatomy": LAB,
+    "calibrate": LAB,
+    "cases": LAB,
+    "estimators": LAB,
+    "rounds": LAB,
+    "ranges": LAB,
+    "claims": "is now `policygrain report`; for logs of runs, `policygrain claim`",
+    "freeze": TAG,
+    "thaw": TAG,
+    "inspect": TAG,
+    "show": TAG,
+}

@@ -10,7 +10,7 @@ FLAVOUR ?= $(if $(shell command -v nvidia-smi),gpu,cpu)
 LOCK := requirements/$(FLAVOUR).lock
 PYTEST = $(BIN)/python -m pytest -n $(CORES) --dist loadfile --no-loadscope-reorder
 
-.PHONY: setup setup-verl model-smollm2 all engines replicate figures test test-fast test-optional test-slurm test-trl test-gpu test-verl test-release test-all test-oldest test-peers test-skyrl ci lint ui docs docs-tables publish pages clean schema lock
+.PHONY: setup setup-verl model-smollm2 all engines replicate figures test test-fast test-optional test-slurm test-trl test-lab test-gpu test-verl test-release test-all test-oldest test-peers test-skyrl ci lint ui docs docs-tables publish pages clean schema lock
 
 setup: .venv/.$(FLAVOUR)-ready
 
@@ -67,8 +67,16 @@ test-slurm: setup
 	$(BIN)/python -m pytest -m "slurm and not release" tests/workflow/test_slurm.py
 
 # Runs by TRL, in one and in several processes.
-test-trl: setup
-	$(PYTEST) -m "trl and not release"
+test-trl: .venv/.lab-ready
+	$(PYTEST) -m "trl and not release" tests lab/tests
+
+# The package in lab/.
+test-lab: .venv/.lab-ready
+	$(PYTEST) lab/tests
+
+.venv/.lab-ready: lab/pyproject.toml .venv/.$(FLAVOUR)-ready
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e ./lab
+	touch $@
 
 # On a GPU: the tests of the modules that compute, a small study with vLLM, `evaluate-model`, a small study by TRL.
 test-gpu: setup
@@ -78,12 +86,12 @@ test-gpu: setup
 test-verl: .venv-verl/.ready
 	$(BIN)/python -m pytest -m "verl and not release" tests/trainers/test_verl_run.py
 
-# What CI runs: Debian packages for tests (as root), test, test-optional, test-slurm, test-trl and test-verl.
+# What CI runs: Debian packages for tests (as root), test, test-optional, test-slurm, test-trl, test-lab and test-verl.
 ci:
 	.ci/run
 
 # Every test, before a release; about two hours on 2 cores.
-test-all: test test-optional test-slurm test-trl test-release test-peers test-oldest test-skyrl
+test-all: test test-optional test-slurm test-trl test-lab test-release test-peers test-oldest test-skyrl
 
 # Whole workflows that are killed, refused and given damaged files; all gold answers and coding solutions; a pretrained model (93 MB).
 test-release: setup
@@ -116,7 +124,8 @@ test-peers: .venv-peers/.ready
 	    tests/integrations/test_verl_groups.py tests/trainers/test_verl_export.py \
 	    tests/trainers/test_verl_results.py \
 	    tests/integrations/test_tinker.py \
-	    tests/integrations/test_same_name.py tests/objective/test_parity.py tests/testing/test_tinker.py tests/testing/test_third_party.py
+	    tests/integrations/test_same_name.py tests/objective/test_parity.py tests/testing/test_tinker.py tests/testing/test_third_party.py \
+	    lab/tests/test_dump.py
 	$(BIN)/python -m pytest -m verl tests/trainers/test_verl_run.py tests/testing/test_verl.py
 
 .venv-peers/.ready: requirements/peers.txt .venv-verl/.ready
@@ -124,7 +133,7 @@ test-peers: .venv-peers/.ready
 	printf '%s\n' $(CURDIR)/.venv-verl/lib/python*/site-packages $(CURDIR)/.venv/lib/python*/site-packages \
 	    >"$$(echo .venv-peers/lib/*/site-packages)/base.pth"
 	.venv-peers/bin/python -m pip install --quiet --no-deps --progress-bar off -r requirements/peers.txt
-	.venv-peers/bin/python -m pip install --quiet --no-deps -e .
+	.venv-peers/bin/python -m pip install --quiet --no-deps -e . -e ./lab
 	touch $@
 
 # verl for `training.trainer: verl`: beside the packages of .venv, and without TRL, of which verl expects another version.
@@ -139,8 +148,8 @@ setup-verl: .venv-verl/.ready
 	touch $@
 
 lint: setup
-	$(BIN)/ruff check src tests benchmarks docs/*.py
-	$(BIN)/ruff format --check src tests benchmarks docs/*.py
+	$(BIN)/ruff check src tests benchmarks lab docs/*.py
+	$(BIN)/ruff format --check src tests benchmarks lab docs/*.py
 	$(BIN)/mypy
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/snakemake --lint

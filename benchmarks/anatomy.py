@@ -1,4 +1,4 @@
-"""Seconds and memory of `policygrain anatomy` on a made-up file of a million tokens, in a process of its own.
+"""Seconds and memory of `policygrain-lab anatomy` on a made-up file of a million tokens, in a process of its own.
 
     python benchmarks/anatomy.py [--tokens 1000000] [--out benchmarks/anatomy.json]
 
@@ -46,16 +46,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rollouts.jsonl"
         tokens = write(path, arguments.tokens)
-        command = [
-            sys.executable,
-            "-m",
-            "policygrain.cli",
-            "anatomy",
-            "--rollouts",
-            str(path),
-            "--advantages",
-            "method",
-        ]
+        command = [sys.executable, "-m", "policygrain_lab.cli", "anatomy", "--rollouts", str(path)]
+        command += ["--advantages", "method"]
         started = time.perf_counter()
         subprocess.run([*command, "--out", str(Path(folder) / "a.html")], stdout=subprocess.DEVNULL, check=True)
         seconds = time.perf_counter() - started

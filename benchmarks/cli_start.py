@@ -23,11 +23,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for the tests' made-up records
 
-from tests.support.evaluations import make_run
-from tests.support.made_up import make_up
-
 from common import parser_of, provenance, save
 from policygrain.study import load_study
+from tests.support.evaluations import make_run
+from tests.support.made_up import make_up
 
 ROOT = Path(__file__).parents[1]
 TARGETS = {"methods": 1.0, "check": 1.0, "show": 2.0, "figure": 2.0}  # seconds

@@ -14,10 +14,8 @@ import pytest
 import torch
 
 from policygrain import TokenBatch, method
-from policygrain.cli import main
 from policygrain.model.loading import load_model
 from policygrain.objective import needs
-from policygrain.objective.advantage import BatchStd, Grpo
 
 pytest.importorskip("trl", reason="TRL is not installed (pip install '.[dev]')")
 with warnings.catch_warnings():
@@ -26,11 +24,7 @@ with warnings.catch_warnings():
     from trl import GRPOConfig, GRPOTrainer
     from trl.experimental.gmpo import GMPOTrainer
 
-    from policygrain.integrations.anatomy import measure
-    from policygrain.integrations.coefficients import Work
     from policygrain.integrations.options import UnsupportedOption
-    from policygrain.integrations.rollout_dump import dump_trl
-    from policygrain.integrations.rollouts import group_advantages, read_rollouts
     from policygrain.integrations.trl import PolicyGrainTrainer
 
     from ..support.engines import save_tiny
@@ -45,12 +39,10 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> str:
     return save_tiny(tmp_path_factory.mktemp("start"))
 
 
-def train(start: str, folder: Path, kind: Any = PolicyGrainTrainer, dump: Path | None = None, **settings: Any) -> Any:
+def train(start: str, folder: Path, kind: Any = PolicyGrainTrainer, **settings: Any) -> Any:
     """The trainer after its steps."""
     trainer = trainer_of(kind, start, folder, **settings)
     trainer.remove_callback(PrinterCallback)
-    if dump:
-        dump_trl(trainer, dump, first_step=1)
     trainer.train()
     return trainer
 
@@ -84,34 +76,6 @@ def test_tepos_mask_is_measured(start: str, tmp_path: Path) -> None:
     shares = [row["policygrain/mask_share"] for row in rows]
     assert shares[1] > 0.05 and shares[3] > 0.05
     assert rows[1]["policygrain/penalty"] > 0 and "policygrain/mask_signal_covariance" not in rows[1]
-
-
-@pytest.mark.filterwarnings("ignore:.*sampler:UserWarning")
-def test_the_rollouts_that_are_written_are_those_that_were_trained_on(start: str, tmp_path: Path) -> None:
-    """From the file alone follows the loss of each step, TEPO's measured mask included; writing changes no weight.
-
-    They begin with whole batches of rollouts, of which each response is trained on twice: steps 4 and 5, 6 and 7.
-    """
-    shared = {"steps_per_generation": 2, "num_iterations": 2, "max_steps": 8}
-    plain = train(start, tmp_path, objective="tepo", **shared)
-    trainer = train(start, tmp_path, objective="tepo", dump=tmp_path / "rollouts", **shared)
-    assert torch.equal(weights(trainer), weights(plain))
-    rollouts = read_rollouts(tmp_path / "rollouts")
-    steps, staleness = (rollouts.responses[name] for name in ("step", "staleness"))
-    assert steps.tolist() == [float(step) for step in range(4, 8) for _ in range(8)]
-    assert staleness.tolist() == [float(step - 4) for step in range(4, 8) for _ in range(8)]
-    logged = [row for row in trainer.state.log_history if "loss" in row]
-    for step in range(4, 8):
-        batch = rollouts.rows((steps == step).nonzero().squeeze(1))
-        metrics = method("tepo").loss(batch).metrics
-        for name in ("loss", "mask_share", "kl_old"):
-            assert metrics[name] == pytest.approx(logged[step][f"policygrain/{name}"], rel=1e-3, abs=2e-6), (step, name)
-    groups, rewards = rollouts.responses["group"], rollouts.responses["reward"]
-    assert (groups.bincount() == 4).all()
-    by_row = torch.stack([row[0] for row in rollouts.batch.advantages])
-    own = group_advantages(Grpo(), rewards, groups)
-    torch.testing.assert_close(own, by_row, rtol=0.02, atol=1e-5)  # TRL adds 1e-4 to the standard deviation
-    assert "gepo" in measure(Work(rollouts)).names
 
 
 @pytest.mark.parametrize("name", ["clip_cov", "kl_cov"])
@@ -290,31 +254,6 @@ def test_a_sampler_that_has_no_effect_is_said(tmp_path: Path, monkeypatch: pytes
         PolicyGrainTrainer(model="no/such-model", reward_funcs=reward, args=config, objective="dapo")
 
 
-@pytest.mark.filterwarnings("ignore:.*sampler:UserWarning")
-def test_a_clip_range_that_clips_nothing_is_said_in_training(
-    start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("policygrain.integrations.idle_clip.BATCHES", 1)
-    with pytest.warns(UserWarning, match=r"tepo: the clip range 0\.2 / 0\.28 has clipped no token"):
-        train(start, tmp_path, objective="tepo")
-
-
-def test_batch_std_is_trls_scale_of_the_batch(start: str, tmp_path: Path) -> None:
-    """What TRL was trained on, with `scale_rewards="batch"`; it adds 1e-4 to the standard deviation, and not 1e-6."""
-    train(
-        start, tmp_path, GRPOTrainer, scale_rewards="batch", num_iterations=1, max_steps=2, dump=tmp_path / "rollouts"
-    )
-    rollouts = read_rollouts(tmp_path / "rollouts")
-    order = rollouts.responses["group"].argsort(stable=True)
-    rewards = rollouts.responses["reward"][order].view(2, 4)
-    first = rollouts.lengths.cumsum(0) - rollouts.lengths
-    theirs = rollouts.tokens["advantages"][first][order].view(2, 4)
-    std = rewards.std()
-    assert std > 0.01 and not torch.allclose(theirs, Grpo()(rewards), atol=1e-3)
-    ours = BatchStd()(rewards) * (std + 1e-6) / (std + 1e-4)
-    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
-
-
 def test_the_example_of_the_page_trains(start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it is printed, but for the model, the size of the run and the CPU."""
     page = (Path(__file__).parents[2] / "docs" / "integrations" / "trl.md").read_text()
@@ -326,26 +265,3 @@ def test_the_example_of_the_page_trains(start: str, tmp_path: Path, monkeypatch:
     exec(code, names)
     assert names["trainer"].state.global_step == 2
     assert names["reward"](["It is 12.", "13"], ["12", "12"]) == [1.0, 0.0]
-
-
-def test_the_example_of_the_page_on_anatomy_writes_rollouts(
-    start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As it is printed, but for the size of the run, and a reward for a model that does not write numbers yet."""
-    page = (Path(__file__).parents[2] / "docs" / "anatomy.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
-    smaller = {"max_steps=24": "max_steps=8", "first_step=12": "first_step=4", "=64,": "=8,",
-               'model="start"': f"model={start!r}", "else 0.0 for match, right in zip(found, answer)":
-               "else len(text) / 100 for match, right, text in zip(found, answer, completions)"}  # fmt: skip
-    for printed, here in smaller.items():
-        assert printed in code
-        code = code.replace(printed, here)
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
-    exec(code, names)
-    assert names["reward"](["boxed{7}", "boxed{5}"], [7, 7]) == [1.0, pytest.approx(1 / 3)]
-    rollouts = read_rollouts(tmp_path / "rollouts")
-    assert rollouts.responses["staleness"].unique().tolist() == [0, 1, 2, 3]
-    (command,) = re.findall(r"^policygrain (anatomy --rollouts rollouts --advantages .*)$", page, re.M)
-    assert main(command.replace("-15 --step 15", "-5 --step 5 --directions 2").split()) == 0
-    assert "With the gradients of the model" in capsys.readouterr().out

@@ -22,7 +22,6 @@ from verl.workers.config.actor import ActorConfig  # noqa: E402
 from verl.workers.utils.losses import ppo_loss  # noqa: E402
 
 from policygrain.integrations.options import UnsupportedOption  # noqa: E402
-from policygrain.integrations.rollouts import read_rollouts  # noqa: E402
 from policygrain.integrations.verl import PREFIX, policy_loss, with_entropies  # noqa: E402
 from policygrain.objective.correction import rollout_weights  # noqa: E402
 from policygrain.objective.penalty import Kl  # noqa: E402
@@ -288,34 +287,6 @@ def test_own_methods_come_from_a_file(tmp_path: Path) -> None:
         [sys.executable, "-c", "import verl"], capture_output=True, text=True, check=True, env=environment
     )
     assert "no policy loss was registered" in done.stderr and "'tepo'" in done.stderr
-
-
-def test_verls_own_losses_write_their_rollouts_where_a_folder_is_named(tmp_path: Path) -> None:
-    """Loss and gradient stay; the file has what the loss was called with."""
-    code = (
-        "import torch, verl; from verl.trainer.ppo.core_algos import get_policy_loss_fn as get\n"
-        "from tests.integrations.test_verl import config_of, random_fields\n"
-        "fields = random_fields([3, 2], 0, 0.3); mask = fields['mask'].bool()\n"
-        "fields |= {name: fields[name].clamp(max=0) for name in ('log_probs', 'old_log_probs')}\n"
-        "a = fields['advantages'].unsqueeze(1).expand_as(mask)\n"
-        "print(float(get('vanilla')(old_log_prob=fields['old_log_probs'], log_prob=fields['log_probs'], advantages=a,"
-        " response_mask=mask, loss_agg_mode='token-mean', config=config_of('vanilla'))[0]))"
-    )
-    printed = []
-    for environment in ({}, {"POLICYGRAIN_DUMP": str(tmp_path / "rollouts")}):
-        root = str(Path(__file__).parents[2])
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root,
-            env=os.environ | environment,
-        )  # fmt: skip
-        printed.append(done.stdout.split()[-1])
-    assert printed[0] == printed[1]
-    batch, fields = read_rollouts(tmp_path / "rollouts").batch, random_fields([3, 2], 0, 0.3)
-    mask = fields["mask"].bool()
-    assert batch.mask.tolist() == mask.tolist()
-    for name in ("log_probs", "old_log_probs"):
-        expected = fields[name].clamp(max=0).where(mask, 0.0).double()
-        torch.testing.assert_close(getattr(batch, name), expected, rtol=0, atol=1e-6)
 
 
 def test_it_is_itself_the_step_where_verl_gives_no_totals() -> None:

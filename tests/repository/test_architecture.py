@@ -118,6 +118,18 @@ def test_figures_are_drawn_without_models() -> None:
     assert shown == "set()\n"
 
 
+def test_nothing_imports_the_lab() -> None:
+    """It depends on this package, and never the other way round."""
+    named = {
+        name
+        for path in FILES.values()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in [getattr(node, "module", None), *(alias.name for alias in node.names)]
+    }
+    assert "annotations" in named and not {name for name in named if (name or "").startswith("policygrain_lab")}
+
+
 def test_no_circle_between_modules() -> None:
     """Imports inside functions included: a circle is no better for being hidden."""
     try:

@@ -348,7 +348,6 @@ def test_deep_lines_of_problems_are_refused_with_their_number(
     for command in (
         ["check", str(write_study(problems / "study.yaml", study))],
         ["grade", str(path), "--out", str(problems / "graded.jsonl")],
-        ["calibrate", "--rollouts", str(path)],
     ):
         assert main(command) == 2
         assert re.search(r"deep\.jsonl, line 1: ", capsys.readouterr().err), command

@@ -21,7 +21,6 @@ from ..objective.batch import Responses, StepTotals, TokenBatch, turn_starts
 from ..objective.clip import Vespo
 from ..objective.loss import merge_metrics
 from ..objective.penalty import Kl
-from .idle_clip import IdleClip
 from .options import by_turns, chosen, lacking, reads_entropies, refuse, warn_sampler
 from .trl_inputs import fields_of, mask_of, score
 
@@ -80,7 +79,6 @@ class PolicyGrainTrainer(GRPOTrainer):
                 stacklevel=2,
             )
         self._reads_entropies = reads_entropies(self.objective)
-        self._idle_clip = IdleClip(self.objective, warnings.warn)
         self._scored: list[tuple[Tensor, Tensor | None]] = []  # of the passes without gradient, since the last rollouts
         self._totals: StepTotals | None = None
         self._parts: list[dict[str, float]] = []  # metrics of the micro-batches of this step so far
@@ -126,8 +124,6 @@ class PolicyGrainTrainer(GRPOTrainer):
         if training:
             batch = batch.replace(step=self.objective.step_of(batch) if alone else self._step_totals())
         out = self.objective.loss(batch)
-        if training and self.accelerator.is_main_process:
-            self._idle_clip.see(out.metrics)
         self._log(out.metrics, training)
         # Gradients are averaged over processes and must be summed. In evaluation each process reports its own loss.
         loss = out.loss * (self.accelerator.num_processes if training else 1)

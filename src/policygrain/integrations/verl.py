@@ -19,12 +19,11 @@ from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
-from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY, register_policy_loss
+from verl.trainer.ppo.core_algos import register_policy_loss
 
 from ..objective import Method, method, method_names
 from ..objective.batch import StepTotals, TokenBatch
 from ..objective.loss import FLAGS, merge_metrics
-from .idle_clip import IdleClip
 from .options import (
     EXPORTED,
     METHODS_FILE,
@@ -38,11 +37,9 @@ from .options import (
     reads_entropies,
     refuse,
 )
-from .rollout_dump import RolloutWriter
 
 PREFIX = "policygrain."
 METHODS = "POLICYGRAIN_METHODS"
-DUMP = "POLICYGRAIN_DUMP"
 AGGREGATION = {
     "token_mean": "token-mean",
     "seq_mean_token_mean": "seq-mean-token-mean",
@@ -75,33 +72,10 @@ def register() -> list[str]:
     for name in dict.fromkeys([*method_names(), *from_files]):
         resolved = method(name, from_files)
         resolved.check()
-        register_policy_loss(PREFIX + name)(
-            functools.partial(policy_loss, resolved, idle_clip=IdleClip(resolved, logger.warning))
-        )
+        register_policy_loss(PREFIX + name)(functools.partial(policy_loss, resolved))
         names.append(PREFIX + name)
     logger.info("PolicyGrain: registered %d policy losses: %s", len(names), ", ".join(names))
     return names
-
-
-def dump_rollouts(folder: str) -> None:
-    """Let all policy losses, verl's own included, write what they are computed on, for `policygrain anatomy`."""
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
-    writer = RolloutWriter(folder, int(os.environ.get("RANK", "0")), processes=processes)
-
-    def dumping(loss: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(loss)
-        def wrapped(
-            old_log_prob: Tensor, log_prob: Tensor, advantages: Tensor, response_mask: Tensor, *args: Any, **more: Any
-        ) -> Any:
-            if not writer.full:
-                columns = {"old_log_probs": old_log_prob, "log_probs": log_prob, "advantages": advantages}
-                writer.write(response_mask, columns | {"mask": response_mask})
-            return loss(old_log_prob, log_prob, advantages, response_mask, *args, **more)
-
-        return wrapped
-
-    for name, loss in POLICY_LOSS_REGISTRY.items():
-        POLICY_LOSS_REGISTRY[name] = dumping(loss)
 
 
 def policy_loss(
@@ -115,7 +89,6 @@ def policy_loss(
     rollout_is_weights: Tensor | None = None,
     entropy: Tensor | None = None,
     old_entropy: Tensor | None = None,
-    idle_clip: IdleClip | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
     """The method's loss of a micro-batch, and metrics. Tensors are [batch, tokens], as verl passes them.
 
@@ -155,8 +128,6 @@ def policy_loss(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the objective's own warning of covariances, which users of verl do not see
         out = objective.loss(batch.replace(step=step))
-    if idle_clip is not None:
-        idle_clip.see(out.metrics)
     return out.loss * ranks, _metrics(out.metrics, float(step.n_tokens) / float(totals.n_tokens))
 
 
@@ -251,8 +222,6 @@ def _problems(objective: Method, loss_agg_mode: str, config: Any, extra: Mapping
 
 try:
     register()
-    if folder := os.environ.get(DUMP):
-        dump_rollouts(folder)
 except Exception:
     logger.exception("PolicyGrain: no policy loss was registered")  # verl mentions it at level DEBUG only
     raise

@@ -8,15 +8,14 @@ import pytest
 import torch
 
 from policygrain.errors import UserError
-from policygrain.instruments.projection import Texts, along, gradient_cosines
-from policygrain.integrations.anatomy import cosines_of, measure
-from policygrain.integrations.anatomy_page import page, sentences
-from policygrain.integrations.coefficients import Work
-from policygrain.integrations.rollouts import Rollouts, read_rollouts
 from policygrain.model.loading import load_model
-
-from ..support.engines import save_tiny
-from ..support.files import write_lines
+from policygrain_lab.rollouts.anatomy import cosines_of, measure
+from policygrain_lab.rollouts.coefficients import Work
+from policygrain_lab.rollouts.files import Rollouts, read_rollouts
+from policygrain_lab.rollouts.page import page, sentences
+from policygrain_lab.rollouts.projection import Texts, along, gradient_cosines
+from tests.support.engines import save_tiny
+from tests.support.files import write_lines
 
 DIRECTIONS = 64
 

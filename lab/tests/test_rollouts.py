@@ -13,14 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policygrain.errors import UserError
-from policygrain.integrations import rollouts
-from policygrain.integrations.anatomy import checks
-from policygrain.integrations.rollout_dump import RolloutWriter
-from policygrain.integrations.rollouts import group_advantages, read_rollouts
 from policygrain.objective.advantage import Grpo
-
-from ..support.files import write_lines
-from ..support.rollouts import Row, row
+from policygrain_lab.rollouts import files
+from policygrain_lab.rollouts.anatomy import checks
+from policygrain_lab.rollouts.dump import RolloutWriter
+from policygrain_lab.rollouts.files import group_advantages, read_rollouts
+from support import Row, row
+from tests.support.files import write_lines
 
 ROW = row(0.1, -0.1, 0.2, advantage=1.0)
 
@@ -207,7 +206,7 @@ def test_what_is_no_log_probability_is_refused(
 
 
 def test_a_file_is_read_line_by_line_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollouts, "MOST_TOKENS", 100)
+    monkeypatch.setattr(files, "MOST_TOKENS", 100)
     path = write_lines(tmp_path / "a.jsonl", [ROW] * 1000)
     with path.open("a") as file:
         file.write("never read")

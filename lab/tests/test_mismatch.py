@@ -12,12 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from policygrain.cli import main
-from policygrain.integrations.anatomy import UNRELATED, checks
-from policygrain.integrations.mismatch import LEAST, Mismatch, measure, table
-from policygrain.integrations.rollouts import Rollouts, read_rollouts
-
-from ..support.files import write_lines
+from policygrain_lab.cli import main
+from policygrain_lab.rollouts.anatomy import UNRELATED, checks
+from policygrain_lab.rollouts.files import Rollouts, read_rollouts
+from policygrain_lab.rollouts.mismatch import LEAST, Mismatch, measure, table
+from tests.support.files import write_lines
 
 
 def of(log_ratios: list[Tensor]) -> Mismatch:

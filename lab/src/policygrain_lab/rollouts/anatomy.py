@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import UserError
-from ..objective.loss import merge_metrics
+from policygrain.errors import UserError
+from policygrain.objective.loss import merge_metrics
+
 from .calibrate import ALIKE
 from .coefficients import Work
-from .rollouts import ALL_0, Rollouts
+from .files import ALL_0, Rollouts
 
 SAME = 0.999  # cosine from which two updates count as the same
 TAIL = 0.01  # share of tokens in the tail

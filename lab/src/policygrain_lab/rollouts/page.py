@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ..text import columns
+from policygrain.text import columns
+
 from .anatomy import SAME, Anatomy, clusters
 
 # Smallest cosine of each colour, from dark to light.

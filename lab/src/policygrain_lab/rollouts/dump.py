@@ -1,6 +1,6 @@
-"""Writes rollouts of TRL or of your own loop to a folder that `policygrain anatomy` and `calibrate` read.
+"""Writes rollouts of TRL or of your own loop to a folder that `policygrain-lab anatomy` and `calibrate` read.
 
-verl writes such a folder if the environment variable POLICYGRAIN_DUMP names it (see verl.py).
+verl writes such a folder if the environment variable POLICYGRAIN_DUMP names it (dump_verl.py).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .options import UnsupportedOption
-from .trl_inputs import fields_of
+from policygrain.integrations.options import UnsupportedOption
+from policygrain.integrations.trl_inputs import fields_of
 
 DIGITS = 7  # after the point of a log-probability, as many as float32 has
 

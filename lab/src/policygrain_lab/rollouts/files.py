@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import UserError
-from ..files import json_lines
-from ..objective.advantage import Advantage, Grpo
-from ..objective.batch import TokenBatch
-from ..objective.part import Custom
+from policygrain.errors import UserError
+from policygrain.files import json_lines
+from policygrain.objective.advantage import Advantage, Grpo
+from policygrain.objective.batch import TokenBatch
+from policygrain.objective.part import Custom
 
 MOST_TOKENS = 10_000_000  # with log-probabilities and rewards alone: read in 0.6 GB, calibrated in 1.3 GB
 ROUNDING = 1e-3  # by which a computed log-probability may exceed 0

@@ -17,14 +17,13 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from policygrain.cli import main
-from policygrain.integrations import coefficients
-from policygrain.integrations.anatomy import Anatomy, clusters, cosines_of, measure
-from policygrain.integrations.coefficients import Work
-from policygrain.integrations.rollouts import read_rollouts
-
-from ..support.files import write_lines
-from ..support.rollouts import Row
+from policygrain_lab.cli import main
+from policygrain_lab.rollouts import coefficients
+from policygrain_lab.rollouts.anatomy import Anatomy, clusters, cosines_of, measure
+from policygrain_lab.rollouts.coefficients import Work
+from policygrain_lab.rollouts.files import read_rollouts
+from support import Row
+from tests.support.files import write_lines
 
 # Each example measures all objectives, so there are few, and none is made smaller.
 FEW = settings(max_examples=4, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])

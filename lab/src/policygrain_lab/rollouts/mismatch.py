@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..objective.batch import TokenBatch
-from ..objective.correction import effective_sample_share, log_weights, rollout_weights
-from ..objective.method import Sampler
+from policygrain.objective.batch import TokenBatch
+from policygrain.objective.correction import effective_sample_share, log_weights, rollout_weights
+from policygrain.objective.method import Sampler
+
 from .anatomy import UNRELATED, quarters, unrelated
 from .calibrate import ALIKE
 from .coefficients import CORRECTIONS, NO_ENGINE
-from .rollouts import Rollouts
+from .files import Rollouts
 
 LEAST = 10  # responses for an interval, and in each bin of lengths
 BINS, FEWEST_BINS = 8, 5

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from policygrain.cli import main
-from policygrain.integrations.anatomy import checks
-from policygrain.integrations.calibrate import measure, published_ranges
-from policygrain.integrations.rollouts import read_rollouts
-
-from ..support.files import write_lines
-from ..support.rollouts import row
+from policygrain_lab.cli import main
+from policygrain_lab.rollouts.anatomy import checks
+from policygrain_lab.rollouts.calibrate import measure, published_ranges
+from policygrain_lab.rollouts.files import read_rollouts
+from support import row
+from tests.support.files import write_lines
 
 
 @pytest.fixture

@@ -13,16 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import UserError
-from ..objective import Method, comparison_names, method, method_names
-from ..objective.advantage import Grpo
-from ..objective.batch import Responses, StepTotals, TokenBatch
-from ..objective.correction import rollout_weights
-from ..objective.loss import coefficients
-from ..progress import Progress
+from policygrain.errors import UserError
+from policygrain.integrations.options import NEEDS
+from policygrain.objective import Method, comparison_names, method, method_names
+from policygrain.objective.advantage import Grpo
+from policygrain.objective.batch import Responses, StepTotals, TokenBatch
+from policygrain.objective.correction import rollout_weights
+from policygrain.objective.loss import coefficients
+from policygrain.progress import Progress
+
 from .calibrate import GRAINS, published_ranges
-from .options import NEEDS
-from .rollouts import Rollouts, group_advantages
+from .files import Rollouts, group_advantages
 
 MANY_CHUNKS = 20  # from which progress is shown
 CHUNK = 1 << 16  # tokens, padding included, whose coefficients are computed at a time

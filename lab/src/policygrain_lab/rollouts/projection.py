@@ -9,11 +9,12 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.func import functional_call
 
-from ..errors import UserError
-from ..integrations.anatomy import cosines_of
-from ..integrations.coefficients import Work
-from ..integrations.rollouts import Rollouts
-from ..model.loading import load_model
+from policygrain.errors import UserError
+from policygrain.model.loading import load_model
+
+from .anatomy import cosines_of
+from .coefficients import Work
+from .files import Rollouts
 
 FAR = 0.05  # nats by which log-probabilities of model and file may differ on average
 TEMPERATURES = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.5, 2.0)

@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import UserError
-from ..objective import method, method_names
-from ..objective.clip import PpoClip
-from ..objective.correction import effective_sample_share
-from ..objective.divergence import LARGEST_LOG
-from ..objective.ratio import Block, PrefixRatio, Ratio, SequenceRatio, TokenRatio
-from .rollouts import ALL_0, Rollouts
+from policygrain.errors import UserError
+from policygrain.objective import method, method_names
+from policygrain.objective.clip import PpoClip
+from policygrain.objective.correction import effective_sample_share
+from policygrain.objective.divergence import LARGEST_LOG
+from policygrain.objective.ratio import Block, PrefixRatio, Ratio, SequenceRatio, TokenRatio
+
+from .files import ALL_0, Rollouts
 
 GRAINS: dict[str, Ratio] = {
     "token": TokenRatio(),

@@ -1,0 +1,1 @@
+"""Rollouts of any trainer: written, read, and measured without a model."""

@@ -44,8 +44,8 @@ def of_file(problems: Path, **changes: object) -> object:
         ({"tuned_on": ["studies/smoke.yaml"]}, r"data\.seed: 1 makes the same .*rule 4 of docs/design\.md"),
         ({"methods": {"mine": {"base": "grpo", "ratio": "parts_nowhere:f"}}}, r"parts_nowhere:f.*PYTHONPATH"),
         (
-            {"data": {"train": ["calculation"]}, "training": {"trainer": "verl"}},
-            r"training\.trainer: verl lacks features that grpo needs: .*problems with a tool \(data\.train\)",
+            {"methods": {"mine": {"base": "turn_ratio"}}},
+            r"training\.trainer: policygrain lacks features that mine needs: parts by turns",
         ),
     ],
 )

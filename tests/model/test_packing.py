@@ -16,13 +16,9 @@ from policygrain.model.sequences import pack
 from ..support.engines import random_token_ids
 
 
-@pytest.mark.parametrize("tools", [False, True], ids=["", "tokens of tools"])
 @pytest.mark.parametrize("heads", [(4, 4), (4, 2)], ids=["all heads", "grouped heads"])
-def test_a_packed_pass_equals_one_pass_per_response(heads: tuple[int, int], tools: bool) -> None:
-    """Log-probabilities, entropies and gradients of the packed pass against plain forward passes, one per response.
-
-    Tokens of tools are read by the ones after them, and have no scores themselves.
-    """
+def test_a_packed_pass_equals_one_pass_per_response(heads: tuple[int, int]) -> None:
+    """Log-probabilities, entropies and gradients of the packed pass against plain forward passes, one per response."""
     torch.manual_seed(0)
     config = Qwen2Config(
         vocab_size=40,
@@ -36,9 +32,7 @@ def test_a_packed_pass_equals_one_pass_per_response(heads: tuple[int, int], tool
     model = Qwen2ForCausalLM(config)
     prompts, responses = random_token_ids(14, 20, 50)
     responses[3] = responses[3][:1]  # a single token is predicted but never an input
-    draw = torch.Generator().manual_seed(1)
-    masks = [[not tools or bool(torch.rand((), generator=draw) < 0.6) for _ in response] for response in responses]
-    sequences = pack(prompts, responses, 0, masks)
+    sequences = pack(prompts, responses, 0)
     log_probs, entropy = score_tokens(model, sequences, temperature=0.7)[:2]
     (log_probs + 0.1 * entropy).sum().backward()
     gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
@@ -46,7 +40,6 @@ def test_a_packed_pass_equals_one_pass_per_response(heads: tuple[int, int], tool
     for row, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
         log_p = (model(torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1] / 0.7).log_softmax(-1)
         chosen, h = log_p.gather(1, torch.tensor(response).unsqueeze(1)).squeeze(1), -(log_p.exp() * log_p).sum(1)
-        chosen, h = (torch.where(torch.tensor(masks[row]), x, 0.0) for x in (chosen, h))
         assert torch.allclose(log_probs[row, : len(response)], chosen, atol=1e-4)
         assert torch.allclose(entropy[row, : len(response)], h, atol=1e-4)
         assert not log_probs[row, len(response) :].any()

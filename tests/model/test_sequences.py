@@ -24,7 +24,7 @@ def test_micro_batches_hold_every_row_once_within_the_budget() -> None:
 def test_micro_batches_hold_whole_groups_where_they_fit() -> None:
     """Three rows have the same prompt; only groups that are larger than the budget are divided."""
     sequences = pack(*random_token_ids(60, 30, 60), 0)
-    tokens = sequences.attention.sum(1)
+    tokens = sequences.mask.sum(1)
     for budget in (150, 250, 1000):
         cut = micro_batches(sequences, budget)
         for prompt in range(len(sequences.prompts)):

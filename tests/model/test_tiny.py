@@ -62,7 +62,7 @@ def test_all_tools_read_the_same_tokens(opened: Callable[[str], Any], kind: str,
     assert (other.pad_token_id, other.eos_token_id, len(other)) == (own.pad_token_id, own.eos_token_id, len(own))
     families = [family for family in FAMILIES if kind == "bpe" or family not in ENGLISH]
     worked = demonstrations(families, "tokens", error_rate=0.1, direct_share=0.2)
-    texts = [f"{question}\n{response}{EOS}" for _, question, response in islice(worked, 200)]
+    texts = [f"{question}\n{response}{EOS}" for question, response in islice(worked, 200)]
     for family in families:
         for split in ("train", "validation", "test"):
             texts += [f"{problem.problem}\n" for problem in generate(family, split, 200, seed=1)]

@@ -6,7 +6,6 @@ import copy
 import gc
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,14 +14,11 @@ import pytest
 import torch
 
 from policygrain.cli import main
-from policygrain.data.tools import Tool, calculator
 from policygrain.errors import UserError
 from policygrain.files import read_json_lines
 from policygrain.model import open_engine
 from policygrain.model.engine import Engine, Request
 from policygrain.model.loading import load_model
-from policygrain.model.logprobs import score_tokens
-from policygrain.model.sequences import pack
 from policygrain.model.torch_engine import TorchEngine
 from policygrain.model.vllm_engine import GIB, frozen_heap, machine_settings
 from policygrain.paths import StudyFolder
@@ -84,38 +80,6 @@ def test_vllm_samples_what_the_trainer_scores_and_takes_new_weights(start: Path,
     ]
     vllm_engine.load_weights(load_model(str(start))[0])
     assert [r.ids for r in vllm_engine.generate(requests)] == [r.ids for r in responses]
-
-
-@needs_vllm
-@pytest.mark.slow
-def test_vllm_calls_tools_as_the_transformers_engine_does(start: Path, vllm_engine: Engine) -> None:
-    """Many tokens end a call here; a third of the requests has no tool."""
-    model, tokenizer = load_model(str(start))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(2)))
-    vllm_engine.load_weights(model)
-    tool = Tool(calculator, tokenizer)
-    tool.ends |= frozenset(range(5, 15))
-
-    def with_tool(temperature: float) -> list[Request]:
-        asked = requests_of(start, temperature, max_tokens=40)
-        return [replace(request, tool=tool if i % 3 else None) for i, request in enumerate(asked)]
-
-    ours = TorchEngine(model, tokenizer.eos_token_id, tokenizer.pad_token_id).generate(with_tool(0.0))
-    assert [(r.ids, r.mask) for r in vllm_engine.generate(with_tool(0.0))] == [(r.ids, r.mask) for r in ours]
-    requests = with_tool(1.0)
-    responses = vllm_engine.generate(requests)
-    assert [(r.ids, r.mask) for r in vllm_engine.generate(requests[::-1])[::-1]] == [(r.ids, r.mask) for r in responses]
-    assert sum(len(r.ids) - r.length for r in responses) > 20, "there are calls"
-    masks = [r.mask for r in responses]
-    sequences = pack([r.prompt_ids for r in requests], [r.ids for r in responses], 0, masks)
-    with torch.no_grad():
-        trainer = score_tokens(model, sequences, 1.0).log_probs
-    for row, response in enumerate(responses):
-        engine = torch.tensor(response.log_probs)
-        assert (trainer[row, : len(engine)] - engine).abs().max() < 1e-4, "0 by both on the tool's tokens"
-    vllm_engine.load_weights(load_model(str(start))[0])
 
 
 class Stale:

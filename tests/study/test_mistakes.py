@@ -121,7 +121,6 @@ MISTAKES: dict[str, list[Any]] = {
     "training.old_log_probs": ["vllm"],
     "training.sampling_seed": [-1, HUGE],
     "training.shuffle_rewards": [1],
-    "training.call_reward": [-0.1, "nan", 0.5],  # the last: no tool
     "training.segment_ends": [[], [""], "."],
     "training.compute": ["fp16"],
     "training.fsdp": [{}],

@@ -39,9 +39,6 @@ class Scripted:
     def ids(self, problem: str, program: bool = False) -> list[int]:
         return [int(problem)]
 
-    def tool(self, source: str) -> None:
-        """No problem has one."""
-
     def generate(self, requests: Sequence[Request]) -> list[Response]:
         self.asked.append([(*request.prompt_ids, request.seed) for request in requests])
         lengths = [self.lengths[i % len(self.lengths)] for i in range(len(requests))]

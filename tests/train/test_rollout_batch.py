@@ -1,4 +1,4 @@
-"""Advantages of turns; log-probabilities of the old policy from the engine; rollouts sampled with rounded weights."""
+"""Log-probabilities of the old policy from the engine; rollouts sampled with rounded weights."""
 
 from __future__ import annotations
 
@@ -7,95 +7,22 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from policygrain.errors import UserError
 from policygrain.files import read_json_lines
 from policygrain.model.engine import Response
 from policygrain.model.loading import load_model
-from policygrain.model.sequences import Sequences, pack
+from policygrain.model.sequences import pack
 from policygrain.model.torch_engine import TorchEngine
 from policygrain.model.weights import rounded_copy
 from policygrain.objective import Sampler, method
-from policygrain.objective.batch import turn_numbers
 from policygrain.objective.correction import rollout_weights
 from policygrain.train import rollout_batch as module
 from policygrain.train.policy import score_sequences
-from policygrain.train.rollout_batch import _needs_log_probs_alone, advantages_of, turn_rewards
+from policygrain.train.rollout_batch import _needs_log_probs_alone
 from policygrain.train.rollouts import Rollouts
 
 from ..support.small import small_study, train_small
-
-CPU = torch.device("cpu")
-RETURN = method("token", advantage={"name": "turn_return"})
-# Prompt 1: two turns, two turns with the same call and output, and an answer at once. Prompt 2: the same text again.
-RESPONSES = [[5, 9, 9, 6], [5, 9, 9, 7], [8], [5, 9, 9, 6], [8], [8]]
-MASKS = [[x != 9 for x in response] for response in RESPONSES]
-REWARDS = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
-
-
-def sequences() -> Sequences:
-    return pack([[1]] * 3 + [[2]] * 3, RESPONSES, 0, MASKS)
-
-
-def test_returns_are_compared_at_the_same_turn() -> None:
-    by_hand = torch.tensor(
-        [
-            # First turns: the mean of all; second turns: the mean of the two that there are, and of one alone 0.
-            [2 / 3, 0.0, 0.0, 1 / 2],
-            [-1 / 3, 0.0, 0.0, -1 / 2],
-            [-1 / 3, 0.0, 0.0, 0.0],
-            [-1 / 3, 0.0, 0.0, 0.0],
-            [-1 / 3, 0.0, 0.0, 0.0],
-            [2 / 3, 0.0, 0.0, 0.0],
-        ]
-    )
-    batch = sequences()
-    assert torch.allclose(torch.where(batch.mask, advantages_of(RETURN, REWARDS, batch), 0.0), by_hand)
-
-
-def test_rewards_of_calls_are_those_of_their_turns() -> None:
-    """The first response has made a right call, the second a wrong one, the fourth a right one without an answer."""
-    calls = [[[0.5], [0.0], []], [[0.5], [], []]]
-    rewards = REWARDS + torch.tensor([[sum(of_response) for of_response in row] for row in calls])
-    turns = turn_rewards(rewards, sequences(), calls)
-    assert turns.rewards.tolist() == [[[0.5, 1.0], [0.0, 0.0], [0.0, 0.0]], [[0.5, 0.0], [0.0, 0.0], [1.0, 0.0]]]
-    assert torch.equal(turns.total, rewards)
-    # If a token ends two calls, there are more calls than turns; the last turn has the rest.
-    turns = turn_rewards(rewards, sequences(), [[[0.5, 0.0, 0.25, 0.25], [], []], [[], [], []]])
-    assert turns.rewards[0, 0].tolist() == [0.5, 1.0]
-
-
-def test_turns_after_the_same_text_are_in_the_same_state() -> None:
-    """GiGPO: the response's advantage and the turn's. Second turns of the two prompts are not compared."""
-    batch, chosen = sequences(), method("token", advantage={"name": "gigpo"})
-    response = REWARDS - REWARDS.mean(1, keepdim=True)
-    turn = torch.where(batch.mask, advantages_of(RETURN, REWARDS, batch), 0.0)
-    expected = torch.where(batch.mask, response.view(-1, 1) + turn, 0.0)
-    assert torch.allclose(torch.where(batch.mask, advantages_of(chosen, REWARDS, batch), 0.0), expected)
-    # With another call in the second response its second turn is in a state of its own.
-    other = batch._replace(ids=batch.ids.index_put((torch.tensor([1]), torch.tensor([0])), torch.tensor(4)))
-    second = advantages_of(chosen, REWARDS, other)[:2, 3]
-    assert torch.allclose(second, response.view(-1)[:2])
-
-
-@pytest.mark.parametrize("name", ["grpo", "dr_grpo", "rloo", "turn_return", "gigpo"])
-@given(
-    rewards=st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=6, max_size=6),
-    lengths=st.lists(st.integers(1, 5), min_size=6, max_size=6),
-)
-def test_responses_of_one_turn_have_the_advantages_of_responses(
-    name: str, rewards: list[float], lengths: list[int]
-) -> None:
-    chosen, given_rewards = method("token", advantage={"name": name}), torch.tensor(rewards).view(2, 3)
-    batch = pack([[1]] * 3 + [[2]] * 3, [[7] * length for length in lengths], 0)
-    found = advantages_of(chosen, given_rewards, batch)
-    found = found if found.ndim == 2 else found.unsqueeze(1).expand(batch.mask.shape)
-    expected = chosen.advantages(given_rewards).view(-1, 1).expand(batch.mask.shape)
-    assert torch.equal(found[batch.mask], expected[batch.mask])
-    assert not turn_numbers(batch.mask).any()
-
 
 ENGINE = {"old_log_probs": "engine", "prompts_per_step": 8}
 

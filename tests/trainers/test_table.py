@@ -15,11 +15,9 @@ from policygrain.trainers.table import FEATURES, TRAINERS, Feature, check_featur
 
 from ..support.small import small_study, train_small
 
-TOOL = {"data": {"train": ["calculation"]}, "evaluation": {"benchmarks": [{"name": "count", "source": "count"}]}}
 # A study that asks for each feature, in the order of the table: a method on top of GRPO, and other sections.
 ASKS: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    ({}, TOOL),
-    ({"base": "mpo_heads"}, TOOL),
+    ({"base": "turn_ratio"}, {}),
     ({"penalties": [{"name": "kl"}]}, {}),
     ({"penalties": [{"name": "entropy_bonus"}]}, {}),
     ({"base": "mpo_heads"}, {}),
@@ -36,7 +34,6 @@ ASKS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"training": {"old_log_probs": "engine"}}),
     ({}, {"training": {"sampler_bits": 8}}),
     ({}, {"training": {"shuffle_rewards": True}}),
-    ({}, {"training": {"call_reward": 0.2}}),
     ({}, {"model": {"lora": {"rank": 4}}}),
     ({}, {"training": {"prompts_per_step": 5}}),
 ]
@@ -66,6 +63,22 @@ def test_a_trainer_refuses_what_it_lacks(feature: Feature, asks: tuple[dict[str,
     assert not feature.is_asked(plain, plain.training, arm.method(plain))
 
 
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"ratio": {"name": "block", "layout": "turns", "weights": "joint"}},
+        {"aggregation": "turn_mean_token_mean"},
+        {"advantage": "turn_return"},
+        {"advantage": "gigpo"},
+        {"sampler": {"correction_cap": 2.0, "correction_grain": "turn"}},
+        {"sampler": {"rejection_high": 2.0, "rejection_grain": "turn"}},
+    ],
+)
+def test_turns_are_refused_by_every_part_that_reads_them(parts: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"policygrain lacks features that mine needs: parts by turns .*one turn"):
+        check_trainers(study_of(parts, {}, "policygrain"))
+
+
 def test_the_message_names_a_trainer_that_has_all() -> None:
     heads = study_of({"base": "mpo_heads"}, {"training": {"off_policy_steps": 1}}, "verl")
     (arm,) = run_matrix(heads).arms.values()
@@ -73,9 +86,9 @@ def test_the_message_names_a_trainer_that_has_all() -> None:
         UserError, match=r"multi-token prediction heads.*; older rollouts.*\. Set it to policygrain, or"
     ):
         check_features(heads, arm, "verl")
-    nobody = study_of(*ASKS[1], "policygrain")
+    nobody = study_of(*ASKS[0], "policygrain")
     (arm,) = run_matrix(nobody).arms.values()
-    with pytest.raises(UserError, match=r"heads would learn its output .*\. Leave them out"):
+    with pytest.raises(UserError, match=r"a response of a study is one turn.*\. Leave them out"):
         check_features(nobody, arm, "policygrain")
 
 

@@ -1,7 +1,6 @@
 """The synthetic families: problems with worked solutions and exact answers.
 
-Seven have long solutions in a notation that a tiny model can learn; so has `calculation`, whose steps are computed by a
-tool (`tools.py`); three are in plain English, for pretrained models.
+Seven have long solutions in a notation that a tiny model can learn; three are in plain English, for pretrained models.
 
 A family is a function (random numbers, level, demonstrator) → (question, steps, answer); a problem of a higher level is
 longer (`data.levels`). The steps are a worked solution. Each step is wrong with the demonstrator's error rate, and the
@@ -19,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from ..errors import UserError
 from .problem import Problem
-from .tools import calculator
 
 if TYPE_CHECKING:
     from ..study.schema import Study
@@ -126,26 +124,6 @@ def count(rng: random.Random, level: int, demonstrator: Demonstrator) -> Worked:
     return f"count {wanted} in {_labelled(digits)}", "".join(steps), str(tally)
 
 
-def calculation(rng: random.Random, level: int, demonstrator: Demonstrator) -> Worked:
-    """A chain of operations, each computed by the calculator (`tools.calculator`), whose output is in the steps."""
-    value = rng.randint(11, 40)
-    question, operations = [f"a{value}"], []
-    for label in LABELS[1 : 4 + level]:
-        signs = [("+", 1, min(9, 99 - value)), ("-", 1, min(9, value - 1)), ("*", 2, min(4, 99 // value))]
-        sign, low, high = rng.choice([bounds for bounds in signs if bounds[1] <= bounds[2]])
-        number = rng.randint(low, high)
-        operations.append((label, sign, number))
-        question.append(f"{label}{sign}{number}")
-        value = {"+": value + number, "-": value - number, "*": value * number}[sign]
-    result, steps = question[0][1:], ""
-    for label, sign, number in operations:
-        # An error is a wrong operand, because the tool makes no errors.
-        steps += f"{label}{result}{sign}{demonstrator(number)}="
-        output = calculator(steps)
-        steps, result = steps + output, output[:-1]
-    return f"calc {' '.join(question)}", steps, result
-
-
 NAMES = ("Tom", "Anna", "Sam", "Lucy", "Ben", "Mia", "Jack", "Nora")
 THINGS = ("apples", "books", "coins", "eggs", "pens", "cards", "shells", "stamps")
 GAINS, LOSSES = ("buys", "finds", "gets"), ("eats", "loses", "gives away", "sells")
@@ -215,7 +193,6 @@ FAMILIES: dict[str, Family] = {
         clock,
         largest,
         count,
-        calculation,
         plain_sum,
         word_problem,
         char_count,
@@ -254,8 +231,8 @@ def families_to_demonstrate(study: Study) -> list[str]:
 
 def demonstrations(
     families: list[str], seed: str, error_rate: float, direct_share: float, levels: Sequence[int] = LEVELS
-) -> Iterator[tuple[str, str, str]]:
-    """Endless (family, question, response) for supervised fine-tuning, with questions of the train split only.
+) -> Iterator[tuple[str, str]]:
+    """Endless (question, response) for supervised fine-tuning, with questions of the train split only.
 
     With probability ``direct_share`` a response is only the right answer; else it has worked steps, each of which is
     wrong with probability ``error_rate``.
@@ -268,4 +245,4 @@ def demonstrations(
         by = Demonstrator(rng) if direct else demonstrator
         question, steps, answer = FAMILIES[family](rng, rng.choice(levels), by)
         if split_of(question) == "train":
-            yield family, question, ("" if direct else steps) + f"\\boxed{{{answer}}}"
+            yield question, ("" if direct else steps) + f"\\boxed{{{answer}}}"

@@ -8,7 +8,6 @@ from jinja2 import TemplateError
 
 from ..digests import of_text
 from ..errors import UserError
-from .tools import TOOLS, Tool
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -28,7 +27,6 @@ class PromptRenderer:
         UserError if `prompt.chat` is set and the tokenizer has no chat template.
         """
         self.tokenizer, self.prompt, self.longest = tokenizer, prompt, longest
-        self._tools: dict[str, Tool] = {}
         # The beginning-of-sequence token, for texts to which the tokenizer adds it (Llama 3, Gemma).
         added = [] if prompt.chat else list(tokenizer("a")["input_ids"][:1])
         self._first = added if added == [tokenizer.bos_token_id] else []
@@ -72,18 +70,6 @@ class PromptRenderer:
                 f"{self.longest}): {problem[:80]!r}. Lower max_tokens, leave the problem out, or take a longer context."
             )
         return ids
-
-    def tool(self, source: str) -> Tool | None:
-        """The tool of the problems from ``source``, in the tokens of this tokenizer; None if they have none."""
-        if source in TOOLS and source not in self._tools:
-            self._tools[source] = Tool(TOOLS[source], self.tokenizer)
-        return self._tools.get(source)
-
-    def response(self, source: str, text: str) -> tuple[list[int], list[bool] | None]:
-        """The tokens of a response to a problem from ``source``, and which are the policy's; None: all."""
-        if (tool := self.tool(source)) is not None:
-            return tool.encode(text)
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"]), None
 
     @property
     def parts(self) -> tuple[str, str] | None:

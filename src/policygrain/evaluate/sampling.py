@@ -39,13 +39,13 @@ def queries_of(study: Study, problems: Mapping[str, Mapping[Problem, int]], rend
     for benchmarks in sharing_responses(study):
         sampling, names = sampling_of(study, benchmarks[0]), [b.name for b in benchmarks]
         for problem, times in problems[names[0]].items():
-            prompt, tool = renderer.ids(problem.problem, bool(problem.options.tests)), renderer.tool(problem.source)
+            prompt = renderer.ids(problem.problem, bool(problem.options.tests))
             for i in range(sampling.n * times):
                 seed = seed_of(study.evaluation.seed, names[0], problem.id, i)
-                request = Request(prompt, seed, sampling.max_tokens, sampling.temperature, sampling.top_p, False, tool)
+                request = Request(prompt, seed, sampling.max_tokens, sampling.temperature, sampling.top_p, False)
                 queries.append(Query(names, problem, i, request))
             if study.evaluation.greedy and sampling.temperature > 0:
-                request = Request(prompt, 0, sampling.max_tokens, 0.0, log_probs=False, tool=tool)
+                request = Request(prompt, 0, sampling.max_tokens, 0.0, log_probs=False)
                 queries.append(Query(names, problem, 0, request, greedy=True))
     return queries
 
@@ -68,10 +68,7 @@ def sample(
     for start in range(0, len(missing), CHUNK):
         chunk = missing[start : start + CHUNK]
         responses = engine().generate([queries[i].request for i in chunk])
-        rows = (
-            {"i": i, "ids": r.ids, "finished": r.finished} | ({"mask": r.mask} if r.mask else {})
-            for i, r in zip(chunk, responses, strict=True)
-        )
+        rows = ({"i": i, "ids": r.ids, "finished": r.finished} for i, r in zip(chunk, responses, strict=True))
         try:
             with path.open("a", encoding="utf-8") as file:
                 file.write("\n" * cut_short + "".join(json.dumps(row) + "\n" for row in rows))
@@ -100,8 +97,7 @@ def _sampled(path: Path) -> dict[int, Response]:
     for line in path.read_bytes().splitlines() if path.exists() else ():
         try:
             row = json.loads(line)
-            ids, mask = [int(i) for i in row["ids"]], row.get("mask")
-            responses[int(row["i"])] = Response(ids, bool(row["finished"]), [], mask)
+            responses[int(row["i"])] = Response([int(i) for i in row["ids"]], bool(row["finished"]), [])
         except (ValueError, KeyError, TypeError):
             continue
     return responses

@@ -67,7 +67,7 @@ def _samples(sampled: Sequence[tuple[Query, Response, str]], grader: Grader) -> 
             gold=query.problem.answer,
             problem=query.problem.problem,
             response=text,
-            tokens=response.length,
+            tokens=len(response.ids),
             finished=response.finished,
         )
         for (query, response, text), outcome in zip(sampled, grader.grade_items(items), strict=True)

@@ -25,7 +25,6 @@ SETTINGS: dict[str, Callable[[str], str]] = {
     "off_policy_steps": lambda steps: f"rollouts {steps} step{'' if str(steps) == '1' else 's'} old",
     "sampling_seed": lambda _: "other sampling seeds",
     "shuffle_rewards": lambda _: "shuffled rewards",
-    "call_reward": lambda reward: f"{float(reward):g} for each right call" if float(reward) else "reward of the answer",
     "learning_rate": lambda rate: f"learning rate {float(rate):g}",
 }
 

@@ -26,7 +26,7 @@ from ..paths import DataFolder
 from ..provenance import seed_of
 from ..study.runs import Arm
 from ..train.policy import Policy, open_policy
-from ..train.rollout_batch import TrainingBatch, advantages_of, collect_batches
+from ..train.rollout_batch import TrainingBatch, collect_batches
 from ..train.rollouts import Collector, PromptStream, Rollouts
 from ..train.steps import open_collector
 from ..train.update import minibatches, update
@@ -157,7 +157,6 @@ class MeasuredPolicy:
 PLAIN: dict[str, Any] = {
     "compute": "float32",
     "shuffle_rewards": False,
-    "call_reward": 0.0,
     "old_log_probs": "trainer",
     "sampler_bits": None,
 }
@@ -188,5 +187,5 @@ def all_needs(methods: Sequence[Method]) -> frozenset[str]:
 
 def with_advantages(batch: TrainingBatch, rewards: Tensor, chosen: Method) -> TokenBatch:
     """The tokens of ``batch`` with the method's own advantages of ``rewards`` [prompts, group]."""
-    advantages = advantages_of(chosen, rewards, batch.sequences)
+    advantages = chosen.advantages(rewards).flatten()
     return batch.tokens.replace(advantages=advantages.to(batch.tokens.mask.device))

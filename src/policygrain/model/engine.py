@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from ..data.tools import Tool
-
 
 @dataclass(frozen=True)
 class Request:
@@ -22,26 +20,18 @@ class Request:
     temperature: float = 1.0  # 0: greedy
     top_p: float = 1.0
     log_probs: bool = True  # False: not needed, which is faster with some engines
-    tool: Tool | None = None  # writes into the response after each call; `max_tokens` counts its tokens, too
 
 
 @dataclass(frozen=True)
 class Response:
     """A sampled response: token ids, with the end-of-sequence token if it ended by itself, and their log-probabilities.
 
-    Log-probabilities are the engine's own, and 0 on tokens of a tool; they may be missing if the request has
-    ``log_probs=False``.
+    Log-probabilities are the engine's own; they may be missing if the request has ``log_probs=False``.
     """
 
     ids: list[int]
     finished: bool  # ended by an end-of-sequence token; False: truncated at max_tokens
     log_probs: list[float]
-    mask: list[bool] | None = None  # False on tokens that a tool wrote; None: the policy sampled all
-
-    @property
-    def length(self) -> int:
-        """Tokens that the policy sampled."""
-        return len(self.ids) if self.mask is None else sum(self.mask)
 
 
 class Engine(Protocol):

@@ -39,7 +39,7 @@ BLOCKS = {"cpu": (1024, 2048), "cuda": (2048, 2**20)}
 class TokenScores(NamedTuple):
     """Scores of response tokens under the distribution that is sampled from, softmax of logits / temperature.
 
-    All [batch, tokens], float32, 0 on padding and on tokens of tools.
+    All [batch, tokens], float32, 0 on padding.
     """
 
     log_probs: Tensor  # log π of each response token

@@ -33,13 +33,13 @@ class Packed:
 
     ids: Tensor  # [1, row]
     positions: Tensor  # [1, row]: position ids, counted from the beginning of each prompt
-    predicts: Tensor  # [response tokens]: index in the row of the hidden state that predicts each one of the policy
+    predicts: Tensor  # [response tokens]: index in the row of the hidden state that predicts each one
     attention: Spans | Varlen
 
     @classmethod
     def of(cls, sequences: Sequences, place: torch.device, kind: type[Spans] | type[Varlen] = Spans) -> Packed:
         """Pack ``sequences`` into one row on the device ``place``."""
-        prompt_mask, response_mask, prompt_of = sequences.prompt_mask, sequences.attention[:, 1:], sequences.prompt_of
+        prompt_mask, response_mask, prompt_of = sequences.prompt_mask, sequences.mask[:, 1:], sequences.prompt_of
         prompt_lengths, response_lengths = prompt_mask.sum(1), response_mask.sum(1)
         ids = torch.cat([sequences.prompts[prompt_mask], sequences.ids[:, :-1][response_mask]])
         prompts, prompt_valid = packed_positions(prompt_lengths, 0)
@@ -57,7 +57,7 @@ class Packed:
 
 
 def packed_hidden(model: PreTrainedModel, sequences: Sequences) -> Tensor:
-    """The final-layer hidden state that predicts each response token of the policy, [response tokens, hidden]."""
+    """The final-layer hidden state that predicts each response token, [response tokens, hidden]."""
     place, config = model.device, model.config.get_text_config()
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     packed = Packed.of(sequences, place, Varlen if Varlen.runs(place, compute_dtype(model), size) else Spans)

@@ -26,35 +26,25 @@ class Sequences(NamedTuple):
     prompt_mask: Tensor  # [prompts, prompt tokens], bool
     prompt_of: Tensor  # [batch]: row of `prompts`
     ids: Tensor  # [batch, tokens], padded on the right
-    mask: Tensor  # [batch, tokens], bool: tokens of the policy
-    attention: Tensor  # [batch, tokens], bool: all tokens of the response, those of tools as well
+    mask: Tensor  # [batch, tokens], bool
 
     def rows(self, index: Tensor | slice) -> Sequences:
         """The responses at ``index`` and their prompts, without columns that are padding in all of them."""
         used, prompt_of = self.prompt_of[index].unique(return_inverse=True)
-        prompt_mask, attention = self.prompt_mask[used], self.attention[index]
+        prompt_mask, mask = self.prompt_mask[used], self.mask[index]
         first = int(prompt_mask.any(0).to(torch.uint8).argmax())
-        width = max(1, int(attention.any(0).sum()))
+        width = max(1, int(mask.any(0).sum()))
         return Sequences(
             self.prompts[used, first:],
             prompt_mask[:, first:],
             prompt_of,
             self.ids[index, :width],
-            self.mask[index, :width],
-            attention[:, :width],
+            mask[:, :width],
         )
 
 
-def pack(
-    prompts: Sequence[Sequence[int]],
-    responses: Sequence[Sequence[int]],
-    pad_id: int,
-    masks: Sequence[Sequence[bool] | None] = (),
-) -> Sequences:
-    """Sequences from one prompt and one response per row, as token ids; equal prompts are stored once.
-
-    ``masks``: which tokens of each response are the policy's; None, or no masks: all.
-    """
+def pack(prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], pad_id: int) -> Sequences:
+    """Sequences from one prompt and one response per row, as token ids; equal prompts are stored once."""
     number = {prompt: i for i, prompt in enumerate(dict.fromkeys(map(tuple, prompts)))}
     p, r = max(map(len, number)), max(1, *map(len, responses))
     prompt_ids, ids = torch.full((len(number), p), pad_id), torch.full((len(responses), r), pad_id)
@@ -63,13 +53,9 @@ def pack(
     for row, response in enumerate(responses):
         ids[row, : len(response)] = torch.tensor(response)
     prompt_mask = torch.arange(p) >= p - torch.tensor([len(prompt) for prompt in number]).unsqueeze(1)
-    attention = torch.arange(r) < torch.tensor([len(response) for response in responses]).unsqueeze(1)
-    mask = attention.clone()
-    for row, policy in enumerate(masks):
-        if policy is not None:
-            mask[row, : len(policy)] = torch.tensor(policy, dtype=torch.bool)
+    mask = torch.arange(r) < torch.tensor([len(response) for response in responses]).unsqueeze(1)
     prompt_of = torch.tensor([number[tuple(prompt)] for prompt in prompts])
-    return Sequences(prompt_ids, prompt_mask, prompt_of, ids, mask, attention)
+    return Sequences(prompt_ids, prompt_mask, prompt_of, ids, mask)
 
 
 def micro_batches(sequences: Sequences, token_budget: int) -> list[Tensor]:
@@ -77,7 +63,7 @@ def micro_batches(sequences: Sequences, token_budget: int) -> list[Tensor]:
 
     A group that is larger is divided, and its prompt is in each part; a row that is larger is a micro-batch by itself.
     """
-    lengths, prompts = sequences.attention.sum(1).tolist(), sequences.prompt_mask.sum(1).tolist()
+    lengths, prompts = sequences.mask.sum(1).tolist(), sequences.prompt_mask.sum(1).tolist()
     groups: dict[int, list[int]] = {}
     for row, prompt in enumerate(sequences.prompt_of.tolist()):
         groups.setdefault(prompt, []).append(row)
@@ -110,5 +96,5 @@ def segment_ids(sequences: Sequences, tokenizer: PreTrainedTokenizerBase, ends: 
     known, index = sequences.ids.unique(return_inverse=True)
     texts = [tokenizer.decode([token]) for token in known.tolist()]
     is_end = torch.tensor([any(end in text for end in ends) for text in texts], device=index.device)[index]
-    is_end &= sequences.mask.bool()
+    is_end &= sequences.mask
     return is_end.cumsum(1) - is_end.long()

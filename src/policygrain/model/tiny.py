@@ -114,13 +114,12 @@ def finetune(
     for step in progress:
         # Worked steps first, which take long to learn; direct answers are learnt in the last few steps.
         examples = mixed if step >= spec.steps - spec.mixed_steps else with_steps
-        sources, prompts, responses = zip(*itertools.islice(examples, spec.batch_size), strict=True)
-        ids, masks = zip(*map(renderer.response, sources, responses), strict=True)
+        prompts, responses = zip(*itertools.islice(examples, spec.batch_size), strict=True)
+        ids = tokenizer(list(responses), add_special_tokens=False)["input_ids"]
         sequences = pack(
             [renderer.ids(p) for p in prompts],
             [[*response, tokenizer.eos_token_id] for response in ids],
             tokenizer.pad_token_id,
-            masks,
         )
         # Linear warm-up over the first twentieth of the steps, then cosine decay to a quarter of the learning rate.
         scale = min((step + 1) / max(1, spec.steps // 20), max(0.25, 0.5 + 0.5 * math.cos(math.pi * step / spec.steps)))

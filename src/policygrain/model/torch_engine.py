@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -81,10 +80,8 @@ class TorchEngine:
         log_probs = torch.zeros((len(requests), longest), device=device)
         active = torch.arange(len(requests), device=device)  # index of the request of each row in the cache
         going = limit > 0  # rows whose response is not over
-        calls = ToolCalls(requests)
         for step in range(longest):
             chosen, chosen_log_probs = sample(logits, active, step)
-            calls.write(active, going, chosen, chosen_log_probs)
             tokens[active, step], log_probs[active, step] = chosen, chosen_log_probs  # cut off at the end
             going = going & ~torch.isin(chosen, self.ends) & (step + 1 < limit[active])
             count = int(going.sum())
@@ -103,7 +100,7 @@ class TorchEngine:
         is_end = torch.isin(tokens, self.ends)
         ends = torch.where(is_end.any(1), is_end.int().argmax(1), longest)
         return [
-            Response(tokens[i, :n].tolist(), finished, log_probs[i, :n].tolist(), calls.masks.get(i))
+            Response(tokens[i, :n].tolist(), finished, log_probs[i, :n].tolist())
             for i, (n, finished) in enumerate(
                 zip((ends + 1).minimum(limit).tolist(), (ends < limit).tolist(), strict=True)
             )
@@ -126,35 +123,6 @@ class TorchEngine:
         )
         logits: Tensor = out.logits[:, -1].float()
         return logits
-
-
-class ToolCalls:
-    """The tokens that tools have yet to write, and a mask of the policy's tokens for each response."""
-
-    def __init__(self, requests: Sequence[Request]) -> None:
-        self.tools = {i: request.tool for i, request in enumerate(requests) if request.tool is not None}
-        self.ids: dict[int, list[int]] = {i: [] for i in self.tools}
-        self.masks: dict[int, list[bool]] = {i: [] for i in self.tools}
-        self._waiting: dict[int, deque[int]] = {i: deque() for i in self.tools}
-
-    def write(self, active: Tensor, going: Tensor, chosen: Tensor, log_probs: Tensor) -> None:
-        """Replace sampled tokens in ``chosen`` by tokens that tools write in this step. All tensors are [rows].
-
-        ``active``: the request of each row; ``going``: whether its response has a token in this step.
-        """
-        if not self.tools:
-            return
-        for row, (i, is_going, token) in enumerate(zip(active.tolist(), going.tolist(), chosen.tolist(), strict=True)):
-            if not is_going or i not in self.tools:
-                continue
-            waiting, ids = self._waiting[i], self.ids[i]
-            self.masks[i].append(not waiting)
-            if waiting:
-                ids.append(waiting.popleft())
-                chosen[row], log_probs[row] = ids[-1], 0.0
-            else:
-                ids.append(token)
-                waiting.extend(self.tools[i].output(ids))
 
 
 class Sampling:

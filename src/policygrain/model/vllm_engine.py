@@ -8,11 +8,9 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import UserError
-from ..provenance import seed_of
 from .device import fits_beside_updates
 from .engine import Request, Response
 from .weights import full_weights
@@ -95,10 +93,9 @@ class VllmEngine:
             cast(Any, self._llm.llm_engine.engine_core)._finalizer.detach()
 
     def generate(self, requests: Sequence[Request]) -> list[Response]:
-        """One response per request, in order; UserError if one may become longer than the KV cache has room for.
+        """One response per request, in order; UserError if one may become longer than the KV cache has room for."""
+        from vllm import SamplingParams
 
-        A response with a tool is sampled up to its next call, and continues after the tool's output with another seed.
-        """
         longest = max((len(r.prompt_ids) + r.max_tokens for r in requests), default=0)
         if longest > self._longest:
             raise UserError(
@@ -106,20 +103,6 @@ class VllmEngine:
                 f"{self._kv_bytes / GIB:.2g} GiB: {self._longest} tokens. Set a smaller max_tokens, or for training a "
                 "larger training.kv_gib."
             )
-        whole = [Response([], False, [], mask=None if r.tool is None else []) for r in requests]
-        going, turn = [*range(len(requests))], 0
-        while going:
-            parts = self._sample([_rest(requests[i], whole[i], turn) for i in going])
-            for i, part in zip(going, parts, strict=True):
-                whole[i] = _joined(requests[i], whole[i], part)
-            has_room = (i for i in going if requests[i].tool and len(whole[i].ids) < requests[i].max_tokens)
-            going, turn = [i for i in has_room if not whole[i].finished], turn + 1
-        return whole
-
-    def _sample(self, requests: Sequence[Request]) -> list[Response]:
-        """The responses up to their first calls of tools."""
-        from vllm import SamplingParams
-
         params = [
             SamplingParams(
                 seed=r.seed % 2**31,
@@ -127,7 +110,6 @@ class VllmEngine:
                 temperature=r.temperature,
                 top_p=r.top_p,
                 logprobs=0 if r.log_probs else None,
-                stop_token_ids=None if r.tool is None else sorted(r.tool.ends),
                 detokenize=False,
             )
             for r in requests
@@ -136,13 +118,12 @@ class VllmEngine:
         with frozen_heap():
             outputs = self._llm.generate(prompts, params, use_tqdm=sys.stderr.isatty())  # type: ignore[arg-type]
         responses = []
-        for request, output in zip(requests, outputs, strict=True):
+        for output in outputs:
             best = output.outputs[0]
             ids = list(best.token_ids)
             candidates = zip(best.logprobs, ids, strict=True) if best.logprobs else ()
             log_probs = [chosen[token].logprob for chosen, token in candidates if chosen]
-            is_call = request.tool is not None and ids[-1] in request.tool.ends
-            responses.append(Response(ids, best.finish_reason == "stop" and not is_call, log_probs))
+            responses.append(Response(ids, best.finish_reason == "stop", log_probs))
         return responses
 
     def load_weights(self, model: PreTrainedModel) -> None:
@@ -176,25 +157,6 @@ class VllmEngine:
                 self._llm.sleep(level=2)
             self._released = torch.cuda.mem_get_info()[0] - before
             self._asleep = True
-
-
-def _rest(request: Request, before: Response, turn: int) -> Request:
-    """The request for the rest of a response after ``before``."""
-    if not turn:
-        return request
-    prompt, left = request.prompt_ids + before.ids, request.max_tokens - len(before.ids)
-    return replace(request, prompt_ids=prompt, max_tokens=left, seed=seed_of(request.seed, turn))
-
-
-def _joined(request: Request, before: Response, part: Response) -> Response:
-    """``before`` followed by ``part`` and, if this ends with a call of a tool, by the tool's output."""
-    if request.tool is None or before.mask is None:
-        return part
-    ids = before.ids + part.ids
-    output = [] if part.finished else request.tool.output(ids)[: request.max_tokens - len(ids)]
-    log_probs = before.log_probs + part.log_probs + [0.0] * len(output) * request.log_probs
-    mask = before.mask + [True] * len(part.ids) + [False] * len(output)
-    return Response(ids + output, part.finished, log_probs, mask)
 
 
 @contextmanager

@@ -138,6 +138,10 @@ class Block(Ratio):
     ``future: backbone`` takes the later tokens' ratios from the model, given all tokens before each of them. With
     ``mtp_heads``, prediction heads predict them from the hidden state that predicts t, as in MPO's published form.
 
+    ``layout: turns`` reads the turns from the mask of the batch, [batch, tokens]: 1 on tokens of the policy, 0 on what
+    stands between its turns, such as tool output. Each unbroken run of 1 is a turn, so with a mask that has no gaps the
+    block is the whole response.
+
     ``edges``: each ℓ is a part of several windows. The sum of its β over these windows is its coverage, its weight in
     the on-policy gradient, which is not 1 where the response begins and ends. ``normalised`` divides the gradient
     of each ℓ by its coverage and leaves the value as it is; ``as_published`` does not.

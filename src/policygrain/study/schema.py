@@ -318,7 +318,7 @@ class Training(Section):
     temperature: float = key(
         POLICY, 1.0, "sampling temperature of rollouts; also applied to log-probabilities and entropy", gt=0, le=10
     )
-    max_tokens: PositiveInt = key(POLICY, 112, "maximum length of a response (L_max), in tokens, tool output included")
+    max_tokens: PositiveInt = key(POLICY, 112, "maximum length of a response (L_max), in tokens")
     micro_batch_tokens: PositiveInt = key(
         NOTHING, 2048, "maximum tokens of prompts and responses per forward pass; changes no result"
     )
@@ -367,14 +367,6 @@ class Training(Section):
     )
     shuffle_rewards: bool = key(
         "run", False, "as a control: rewards are permuted within each group, so there is nothing to learn"
-    )
-    call_reward: float = key(
-        POLICY,
-        0.0,
-        "additional reward for each tool call that equals the worked solution's call at the same position; for "
-        "problems with a tool",
-        ge=0,
-        le=100,
     )
     segment_ends: tuple[Text, ...] = key(
         POLICY,

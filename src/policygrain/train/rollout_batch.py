@@ -19,8 +19,7 @@ from ..model.precision import compute_dtype
 from ..model.sequences import Sequences, pack, segment_ids
 from ..model.weights import rounded_copy
 from ..objective import Method
-from ..objective.advantage import TurnAdvantage, TurnRewards
-from ..objective.batch import TokenBatch, turn_numbers, turn_starts
+from ..objective.batch import TokenBatch
 from ..objective.correction import effective_sample_share, log_weights, rollout_weights
 from ..objective.divergence import k3
 from ..study.schema import Training
@@ -152,11 +151,11 @@ def prepare(
     group, needs = rollouts.rewards.shape[1], method.needs
     responses = [r for row in rollouts.responses for r in row]
     prompts = [p for p in rollouts.prompts for _ in range(group)]
-    pad, masks = policy.tokenizer.pad_token_id, [r.mask for r in responses]
-    sequences, place = pack(prompts, [r.ids for r in responses], pad, masks), policy.model.device
+    sequences = pack(prompts, [r.ids for r in responses], policy.tokenizer.pad_token_id)
+    place = policy.model.device
     finished = torch.tensor([r.finished for r in responses])
     in_loss = sequences.mask & finished.unsqueeze(1) if method.sampler.mask_truncated else sequences.mask
-    by_response = advantages_of(method, rollouts.rewards, sequences, rollouts.call_rewards)
+    by_response = method.advantages(rollouts.rewards).flatten()
     mask, advantages = to_device((in_loss, by_response), place)
     scores = _score(responses, sequences, policy, method, settings)
     groups = torch.arange(len(rollouts.prompts), device=place).repeat_interleave(group)
@@ -231,7 +230,6 @@ def _metrics(
 ) -> dict[str, float]:
     """Metrics of rewards, lengths, the old policy and its difference from the engine."""
     lengths = sequences.mask.sum(1).float()
-    spread = advantages if advantages.ndim == 1 else advantages[sequences.mask]
     old, engine = scores.old, scores.engine[scores.scored]
     (mask,) = to_device([sequences.mask[scores.scored]], engine.device)
     known = mask & ~engine.isnan()
@@ -252,7 +250,7 @@ def _metrics(
         "reward_mean": rollouts.rewards.mean().item(),
         "reward_std": rollouts.rewards.std().item() if rollouts.rewards.numel() > 1 else 0.0,
         "accuracy": rollouts.correct.mean().item(),
-        "advantage_std": spread.std().item() if spread.numel() > 1 else 0.0,
+        "advantage_std": advantages.std().item() if advantages.numel() > 1 else 0.0,
         "response_length_mean": lengths.mean().item(),
         "response_length_max": lengths.max().item(),
         "truncated_share": 1 - finished.float().mean().item(),
@@ -313,40 +311,3 @@ def _mean_kl(log_probs: Tensor, reference_log_probs: Tensor, mask: Tensor) -> Te
     width = reference_log_probs.shape[1]
     estimate = torch.where(mask[:, :width], k3(log_probs[:, :width], reference_log_probs), 0.0)
     return estimate.sum() / mask.sum().clamp(min=1)
-
-
-def advantages_of(
-    method: Method, rewards: Tensor, sequences: Sequences, call_rewards: Sequence[Sequence[Sequence[float]]] = ()
-) -> Tensor:
-    """Advantages of ``rewards`` [prompts, group]: [batch], or [batch, tokens] if the method has advantages of turns.
-
-    All are on the host. ``call_rewards`` are the parts of ``rewards`` for calls of tools, [prompts][group][calls].
-    """
-    if not isinstance(method.advantage, TurnAdvantage):
-        return method.advantages(rewards).flatten()
-    by_turn = method.advantages(turn_rewards(rewards, sequences, call_rewards)).flatten(0, 1)
-    return by_turn.gather(1, turn_numbers(sequences.mask))
-
-
-def turn_rewards(
-    rewards: Tensor, sequences: Sequences, call_rewards: Sequence[Sequence[Sequence[float]]] = ()
-) -> TurnRewards:
-    """Rewards of turns: a turn that ends with a call has the call's reward, the last turn the rest of the response's.
-
-    Arguments as in `advantages_of`. Turns of a group that follow the same text have the same state.
-    """
-    mask, group = sequences.mask, rewards.shape[1]
-    count = turn_starts(mask).sum(1, keepdim=True)
-    turn = torch.arange(int(count.max()))
-    states = torch.zeros(len(mask), len(turn), dtype=torch.long)
-    known: dict[tuple[int, ...], int] = {}
-    for row, ids in enumerate(sequences.ids.tolist()):
-        for number, start in enumerate(turn_starts(mask[row : row + 1])[0].nonzero().flatten().tolist()):
-            states[row, number] = known.setdefault((row // group, *ids[:start]), len(known))
-    of_turn = torch.zeros(len(mask), len(turn))
-    for row, of_response in enumerate(values for of_prompt in call_rewards for values in of_prompt):
-        of_calls = torch.tensor(of_response[: int(count[row])])  # a token may hold the ends of two calls
-        of_turn[row, : len(of_calls)] = of_calls
-    rest = rewards.view(-1, 1) - of_turn.sum(1, keepdim=True)
-    of_turn += torch.where(turn == count - 1, rest, 0.0)
-    return TurnRewards(*(x.view(*rewards.shape, -1) for x in (of_turn, (turn < count).to(rewards.dtype), states)))

@@ -14,7 +14,6 @@ from torch import Tensor
 from ..clock import Clock
 from ..data.problem import Problem
 from ..data.prompts import PromptRenderer
-from ..data.tools import right_calls
 from ..grading import Grader, Outcome
 from ..model.engine import Engine, Request, Response
 from ..objective import Sampler
@@ -64,9 +63,8 @@ class Rollouts:
 
     prompts: list[list[int]]
     responses: list[list[Response]]
-    rewards: Tensor  # of whole responses, including those of their calls
+    rewards: Tensor
     correct: Tensor
-    call_rewards: list[list[list[float]]]  # of each call of a tool; empty with `training.call_reward: 0`
     sampled: int  # prompts that were sampled for this batch
     dropped: int  # prompts left out: groups with equal rewards, and surplus groups
     sampled_accuracy: float  # of all sampled responses, dropped groups included
@@ -93,8 +91,8 @@ class Collector:
         problems, group = self.stream.at(positions), self.settings.group
         prompts = [self.renderer.ids(p.problem, bool(p.options.tests)) for p in problems]
         requests = [
-            self._request(problem, prompt, seed, self.all_log_probs or number % self.settings.prompts_per_step % 4 == 0)
-            for number, (position, prompt, problem) in enumerate(zip(positions, prompts, problems, strict=True))
+            self._request(prompt, seed, self.all_log_probs or number % self.settings.prompts_per_step % 4 == 0)
+            for number, (position, prompt) in enumerate(zip(positions, prompts, strict=True))
             for seed in response_seeds(self.seed, position, group)
         ]
         with clock("generate"):
@@ -107,18 +105,14 @@ class Collector:
     ) -> tuple[list[Response], list[Outcome]]:
         """A response of ``model`` to each problem, sampled with the seed at its place, and its outcome."""
         prompts = (self.renderer.ids(p.problem, bool(p.options.tests)) for p in problems)
-        requests = [
-            self._request(problem, prompt, seed, log_probs=False)
-            for problem, prompt, seed in zip(problems, prompts, seeds, strict=True)
-        ]
+        requests = [self._request(prompt, seed, False) for prompt, seed in zip(prompts, seeds, strict=True)]
         self.engine.load_weights(model)
         responses = map_over_ranks(self.engine.generate, requests)
         self.engine.sleep()
         return responses, grade_responses(problems, responses, self.grader, self.renderer.tokenizer)
 
-    def _request(self, problem: Problem, prompt: list[int], seed: int, log_probs: bool) -> Request:
-        limits = self.settings.max_tokens, self.settings.temperature
-        return Request(prompt, seed, *limits, log_probs=log_probs, tool=self.renderer.tool(problem.source))
+    def _request(self, prompt: list[int], seed: int, log_probs: bool) -> Request:
+        return Request(prompt, seed, self.settings.max_tokens, self.settings.temperature, log_probs=log_probs)
 
     def collect(self, clock: Clock, position: int = 0) -> Rollouts:
         """A batch of ``prompts_per_step`` groups; fewer only when dynamic sampling ends at ``max_batches``.
@@ -147,7 +141,6 @@ class Collector:
             responses=[r for k in parts for r in k.responses],
             rewards=torch.cat([k.rewards for k in parts]),
             correct=torch.cat([k.correct for k in parts]),
-            call_rewards=[c for k in parts for c in k.call_rewards],
             sampled=sampled,
             dropped=sampled - full,
             sampled_accuracy=right / sampled,
@@ -166,34 +159,20 @@ class Collector:
             problem_of_response = [p for p in problems for _ in range(group)]
             outcomes = grade_responses(problem_of_response, flat, self.grader, self.renderer.tokenizer)
             correct = torch.tensor([o == "correct" for o in outcomes], dtype=torch.float32)
-            calls = self._call_rewards(problem_of_response, flat)
-        rewards = correct + torch.tensor([sum(of_response) for of_response in calls])
-        rewards -= _overlong(flat, settings.max_tokens, self.sampler.overlong_buffer)
+        rewards = correct - _overlong(flat, settings.max_tokens, self.sampler.overlong_buffer)
         rewards = rewards.view(count, group)
         if settings.shuffle_rewards:
-            calls = [[] for _ in flat]  # a shuffled reward is that of a whole response
             rewards = _shuffled(rewards, [seed_of("shuffle", self.seed, position) for position in positions])
         return Rollouts(
             list(prompts),
             list(groups),
             rewards,
             correct.view(count, group),
-            [calls[i : i + group] for i in range(0, len(calls), group)],
             sampled=count,
             dropped=0,
             sampled_accuracy=correct.mean().item(),
-            tokens=sum(r.length for r in flat),
+            tokens=sum(len(r.ids) for r in flat),
         )
-
-    def _call_rewards(self, problems: Sequence[Problem], responses: Sequence[Response]) -> list[list[float]]:
-        """The reward of each call of each response."""
-        if not (reward := self.settings.call_reward):
-            return [[] for _ in responses]
-        texts = self.renderer.tokenizer.batch_decode([r.ids for r in responses], skip_special_tokens=True)
-        return [
-            [reward * right for right in right_calls(text, problem.steps)]
-            for text, problem in zip(texts, problems, strict=True)
-        ]
 
 
 def grade_responses(
@@ -236,5 +215,4 @@ def _select(rollouts: Rollouts, keep: Tensor) -> Rollouts:
         responses=[rollouts.responses[i] for i in rows],
         rewards=rollouts.rewards[keep],
         correct=rollouts.correct[keep],
-        call_rewards=[rollouts.call_rewards[i] for i in rows],
     )

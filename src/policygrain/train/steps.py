@@ -178,13 +178,13 @@ class Steps:
         return FinalMetrics(**final, steps=settings.steps, **state.totals)
 
     def _validate(self, clock: Clock) -> dict[str, float]:
-        """Accuracy and mean length (policy tokens) of one response per problem, with the same seeds in every call."""
+        """Accuracy and mean length of one response per problem, with the same seeds in every call."""
         with clock("validate"):
             problems = self.validation
             responses, outcomes = self.collector.answers(problems, range(len(problems)), self.policy.model)
         return {
             "validation_accuracy": sum(o == "correct" for o in outcomes) / len(outcomes),
-            "validation_length": sum(r.length for r in responses) / len(responses),
+            "validation_length": sum(len(r.ids) for r in responses) / len(responses),
         }
 
 

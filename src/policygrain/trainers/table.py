@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..data.tools import TOOLS
 from ..errors import UserError
 from ..integrations.options import NEEDS, VERL_LACKS, reads_entropies
+from ..objective.advantage import TurnAdvantage
 from ..study.runs import run_matrix
 from .trl_settings import check_keys as check_trl_keys
 from .verl_config import config, verl_version, with_changes
@@ -38,17 +38,21 @@ def _need(name: Need) -> Feature:
     return Feature(NEEDS[name], lambda study, s, m: name in m.needs, trainers)
 
 
-def calls_tools(sources: Iterable[str]) -> list[str]:
-    """The items of ``sources`` whose problems have a tool."""
-    return [source for source in sources if source in TOOLS]
+def _tells_turns(chosen: Method) -> bool:
+    """Whether a method reads which turn of its response a token is in: runs of 1 in the response mask."""
+    return (
+        "turns" in chosen.needs
+        or getattr(chosen.ratio, "layout", None) == "turns"
+        or isinstance(chosen.advantage, TurnAdvantage)
+        or "turn" in (chosen.sampler.correction_grain, chosen.sampler.rejection_grain)
+    )
 
 
 FEATURES = [
-    Feature("problems with a tool (data.train)", lambda study, s, m: bool(calls_tools(study.data.train))),
     Feature(
-        "prediction heads and problems with a tool: heads would learn its output (`ratio: {future: backbone}` has no "
-        "heads)",
-        lambda study, s, m: bool(m.n_mtp_heads and calls_tools(study.data.train)),
+        "parts by turns (in ratio, advantage, aggregation or sampler): a response of a study is one turn, and only "
+        "your own trainer can have more",
+        lambda study, s, m: _tells_turns(m),
         (),
     ),
     *map(_need, VERL_LACKS),
@@ -75,7 +79,6 @@ FEATURES = [
         "sanity checks (training.shuffle_rewards, training.sampling_seed)",
         lambda study, s, m: s.shuffle_rewards or s.sampling_seed != 0,
     ),
-    Feature("rewards of calls (training.call_reward)", lambda study, s, m: s.call_reward != 0),
     Feature("adapters (model.lora)", lambda study, s, m: study.model.lora is not None),
     Feature(
         "updates that do not divide the prompts of a batch (training.updates_per_batch)",
@@ -113,10 +116,6 @@ def check_arm(study: Study, arm: Arm) -> None:
         if getattr(settings, other) and other not in trainers:
             raise UserError(f"training.{other}: only trainer: {other} reads it, and training.trainer is {trainer}.")
     check_features(study, arm, trainer)
-    if settings.call_reward and not calls_tools(study.data.train):
-        raise UserError(
-            f"training.call_reward: no problems of data.train have a tool; those of {', '.join(TOOLS)} have one."
-        )
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and trainer != "trl":
         raise UserError(
             f"training.trainer: {trainer} is started as one process, and this one is one of "

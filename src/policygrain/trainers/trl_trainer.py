@@ -116,7 +116,7 @@ class StudyTrainer(GRPOTrainer):
         log_probs, entropy, _ = self._get_per_token_logps_and_entropies(
             model,
             torch.cat([prompts, sequences.ids], dim=1),
-            torch.cat([prompt_mask, sequences.attention], dim=1).long(),
+            torch.cat([prompt_mask, sequences.mask], dim=1).long(),
             sequences.ids.shape[1],
             compute_entropy=model is not self.ref_model,
         )

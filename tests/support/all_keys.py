@@ -57,7 +57,6 @@ OTHER: dict[str, Any] = {
     "evaluation.stop": ["Problem:"],
     "training.trl": {"ddp_timeout": 60},
     "training.verl": {"trainer": {"nnodes": 2}},
-    "training.sampler_bits": 4,
     "model.tiny.vocabulary": 300,
     "estimators.steps": [3],
     "rounds.steps": [3],

@@ -25,7 +25,6 @@ from .style import FULL_PAGE
 KEYS = {
     "off_policy_steps": "age of rollouts (optimizer steps)",
     "learning_rate": "learning rate",
-    "sampler_bits": "bits of the sampler's weights",
 }
 ROWS = {"length": "{} tokens", "group": "groups of {}", "learning_rate": "rate {:g}"}
 

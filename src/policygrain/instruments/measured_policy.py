@@ -158,7 +158,6 @@ PLAIN: dict[str, Any] = {
     "compute": "float32",
     "shuffle_rewards": False,
     "old_log_probs": "trainer",
-    "sampler_bits": None,
 }
 
 

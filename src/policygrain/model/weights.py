@@ -3,14 +3,11 @@
 LoRA (arXiv 2106.09685) is by peft: W + (alpha / rank) B A, where only A and B are trained. With the adapter disabled
 the model is the initial policy, so a KL penalty to the initial policy needs no second model.
 
-Also a copy with rounded weights, for rollouts with a training–inference mismatch on purpose.
-
 For a sharded model, functions that return full weights are collective operations: all ranks must call them.
 """
 
 from __future__ import annotations
 
-import copy
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +19,6 @@ from torch.distributed.tensor import DTensor
 
 from ..errors import UserError
 from .device import device
-from .precision import compute_dtype
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -127,28 +123,3 @@ def merged(
         owner, _, leaf = name.rpartition(".")
         setattr(plain.get_submodule(owner), leaf, buffer.to(place))
     return plain.eval()
-
-
-def rounded_copy(model: PreTrainedModel, bits: int) -> PreTrainedModel:
-    """A copy of ``model`` in the precision of its passes, whose weight matrices are rounded to ``bits`` bits.
-
-    Round to nearest, symmetric, with a scale per row. Embeddings, norms and biases are not rounded, as in weight-only
-    quantization of inference engines.
-    """
-    full = merged(model, dtype=compute_dtype(model))
-    assert full is not None
-    full = copy.deepcopy(full) if full is model else full
-    unembedding: torch.nn.Module | None = full.get_output_embeddings()
-    unrounded = {id(m.weight) for m in full.modules() if isinstance(m, torch.nn.Embedding) or m is unembedding}
-    with torch.no_grad():
-        for weight in full.parameters():
-            if weight.ndim >= 2 and id(weight) not in unrounded:
-                weight.copy_(_rounded(weight, bits))
-    return full
-
-
-def _rounded(weight: Tensor, bits: int) -> Tensor:
-    """``weight`` with 2**bits − 1 values in each row, symmetric around 0."""
-    largest = 2 ** (bits - 1) - 1
-    scale = weight.abs().amax(-1, keepdim=True).float() / largest
-    return (weight / scale.clamp(min=torch.finfo(torch.float32).tiny)).round() * scale

@@ -80,7 +80,7 @@ def _check_experiment(name: str, experiment: Experiment, study: Study) -> None:
 
 
 def _check_updates(settings: Training) -> None:
-    """UserError for incompatible numbers of steps, updates and batches, or sampler_bits with vLLM."""
+    """UserError for incompatible numbers of steps, updates and batches."""
     updates, responses = settings.updates_per_batch, settings.prompts_per_step * settings.group
     if updates > responses:
         raise UserError(
@@ -95,11 +95,6 @@ def _check_updates(settings: Training) -> None:
         raise UserError(
             f"training.off_policy_steps: {settings.off_policy_steps} must be less than training.steps "
             f"({settings.steps})."
-        )
-    if settings.sampler_bits is not None and settings.engine == "vllm":
-        raise UserError(
-            f"training.sampler_bits: {settings.sampler_bits} bits are not supported with vLLM. Set training.engine to "
-            "transformers, or leave sampler_bits out."
         )
 
 

@@ -335,17 +335,9 @@ class Training(Section):
         NOTHING,
         None,
         "the run stops if the log-probabilities of trainer and engine differ by more than this on average, "
-        "in nats per token; null: 0.01 in float32, 0.02 in float16, 0.1 in bfloat16, and no limit with sampler_bits",
+        "in nats per token; null: 0.01 in float32, 0.02 in float16, 0.1 in bfloat16",
         gt=0,
         le=10,
-    )
-    sampler_bits: int | None = key(
-        "run",
-        None,
-        "training–inference mismatch on purpose: rollouts are sampled with weight matrices rounded to this "
-        "many bits, while updates and validation use the exact ones; null: no rounding",
-        ge=2,
-        le=8,
     )
     off_policy_steps: int = key(
         "run",

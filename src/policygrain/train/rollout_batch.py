@@ -17,7 +17,6 @@ from ..model.engine import Response
 from ..model.logprobs import TokenScores
 from ..model.precision import compute_dtype
 from ..model.sequences import Sequences, pack, segment_ids
-from ..model.weights import rounded_copy
 from ..objective import Method
 from ..objective.batch import TokenBatch
 from ..objective.correction import effective_sample_share, log_weights, rollout_weights
@@ -92,14 +91,12 @@ def collect_batches(
     """Sample a batch for each of ``ages`` with the policy's current weights, with advantages and old log-probabilities.
 
     An age is the number of steps between sampling and the updates; None: methods may not read it. Prompts are those of
-    the stream from ``position`` on. With `training.sampler_bits` the engine has rounded weights; old log-probabilities
-    are still the trainer's. Returns a batch per age, in order.
+    the stream from ``position`` on. Returns a batch per age, in order.
     EngineMismatch if engine and trainer differ too much.
     """
     settings = collector.settings
-    bits = settings.sampler_bits
     with clock("synchronise"):
-        collector.engine.load_weights(policy.model if bits is None else rounded_copy(policy.model, bits))
+        collector.engine.load_weights(policy.model)
     if len(ages) > 1:
         collector.sample_ahead(clock, range(position, position + len(ages) * settings.prompts_per_step))
     sampled: list[Rollouts] = []
@@ -119,9 +116,7 @@ def _scored(
         return RolloutBatch(rollouts, None, {})
     with clock("log_probs"):
         batch, metrics = prepare(rollouts, policy, method, settings, age)
-    bound = settings.max_mismatch
-    if settings.sampler_bits is None or bound is not None:  # rounded weights differ from the trained policy on purpose
-        _check_mismatch(metrics, policy.model, bound)
+    _check_mismatch(metrics, policy.model, settings.max_mismatch)
     return RolloutBatch(rollouts, batch, metrics)
 
 

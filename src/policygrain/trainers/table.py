@@ -74,7 +74,6 @@ FEATURES = [
         "the engine's log-probabilities as the old policy's (training.old_log_probs)",
         lambda study, s, m: s.old_log_probs != "trainer",
     ),
-    Feature("rounded weights in the engine (training.sampler_bits)", lambda study, s, m: s.sampler_bits is not None),
     Feature(
         "sanity checks (training.shuffle_rewards, training.sampling_seed)",
         lambda study, s, m: s.shuffle_rewards or s.sampling_seed != 0,

@@ -10,7 +10,7 @@ FLAVOUR ?= $(if $(shell command -v nvidia-smi),gpu,cpu)
 LOCK := requirements/$(FLAVOUR).lock
 PYTEST = $(BIN)/python -m pytest -n $(CORES) --dist loadfile --no-loadscope-reorder
 
-.PHONY: setup setup-verl model-smollm2 all engines replicate figures test test-fast test-optional test-slurm test-trl test-lab test-gpu test-verl test-release test-all test-oldest test-peers test-skyrl ci lint ui docs docs-tables publish pages clean schema lock
+.PHONY: setup setup-verl model-smollm2 all engines replicate figures test test-fast test-optional test-slurm test-trl test-lab test-gpu test-verl test-release test-all test-oldest test-peers test-skyrl ci lint ui docs clean schema lock
 
 setup: .venv/.$(FLAVOUR)-ready
 
@@ -162,46 +162,15 @@ ui: setup
 docs: setup
 	$(BIN)/mkdocs build --quiet
 
-# Tables and sentences in the documentation that are generated from committed results.
-docs-tables: setup
-	$(BIN)/python docs/generate.py
-
-# Freezes the records of the published studies, or of those that FREEZE names, then writes the pages. Each study was run by
-# `make all STUDY=…` at a commit of this repository with a clean tree; others are refused (rule 10 of docs/design.md).
-publish:
-	mkdir -p docs/records
-	for study in $(FREEZE); do \
-	  $(BIN)/policygrain freeze results/$$study --small --published --out docs/records/$$study.zip || exit 1; \
-	done
-	$(MAKE) pages
-
-# The figures, tables and pages of the documentation, redrawn from the published records. A figure or page is a line of docs/pages.py.
-PUBLISHED := laptop phase phase-old phase-old-rates phase-ranges night night-replicate mismatch newer turns turns-ranges turns-replicate engines engines-verl scale scale-direct scale-scratchpad scale-fresh scale-long scale-long-fresh scale-0.3m scale-1m scale-5m mask recipes convergence turn-rewards
-FREEZE ?= $(PUBLISHED)
-DRAWN := results/published
-pages: setup
-	rm -rf $(DRAWN) && mkdir -p $(DRAWN)/earlier
-	for study in $(PUBLISHED) earlier/hour; do \
-	  $(BIN)/policygrain thaw docs/records/$$study.zip --out $(DRAWN)/$$study || exit 1; \
-	done
-	$(BIN)/policygrain figure ranges --config lab/research/studies/phase-ranges.yaml --results $(DRAWN)/phase-ranges --out $(DRAWN)/phase-ranges/redrawn/ranges
-	$(BIN)/python docs/pages.py $(DRAWN)
-	$(BIN)/policygrain plan lab/research/studies/grain-qwen2.5-math-1.5b.yaml --gpus 64 --per-run 8 --power $(DRAWN)/laptop >docs/power.txt
-	$(BIN)/policygrain plan lab/research/studies/grain-qwen2.5-math-1.5b.yaml --gpus 64 --per-run 8 --markdown >docs/plan_grain.txt
-	$(BIN)/policygrain plan studies/tepo-qwen2.5-7b.yaml studies/tepo-qwen2.5-math-1.5b.yaml studies/mpo-r1-distill-1.5b.yaml \
-	  --gpus 64 --per-run 8 --markdown >docs/plan_papers.txt
-	$(BIN)/policygrain ranges $(DRAWN)/phase-ranges --out docs/ranges.json >/dev/null
-	$(BIN)/python docs/generate.py
-
 # Removes all results, not the environment (for that: rm -r .venv).
 clean:
 	rm -rf results/*/ results/mlflow.db .snakemake
 
-# After a change of the study's keys or of the registry of problem sets: the JSON schema for editors, and the documentation.
+# After a change of the study's keys, or of methods and their parts: the JSON schema for editors, the key reference, the tables of presets.
 schema: setup
 	$(BIN)/policygrain schema >workflow/schemas/study.schema.json
 	$(BIN)/policygrain schema --markdown >docs/configuration.md
-	$(BIN)/python docs/generate.py
+	$(BIN)/python docs/presets.py
 
 # After a change of versions in pyproject.toml (needs uv).
 lock:

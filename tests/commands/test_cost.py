@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import zipfile
 from collections import Counter
 from pathlib import Path
@@ -125,14 +124,6 @@ def test_estimates_for_tiny_models_are_within_a_factor_of_two(root: Path, tmp_pa
         tokens = tokens.plus(work.run(matrix.arms[run.arm]))
     seconds = 3600 * hours_of(tokens, shape_of(study.model, known["shapes"]), study, device)
     assert 0.5 < seconds / took < 2
-
-
-def test_the_page_shows_what_the_commands_print(in_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """After a change, paste the output of the commands into the page."""
-    page = Path("docs/studies.md").read_text()
-    (command,) = re.findall(r"`policygrain (plan .*?--markdown)`", page, flags=re.S)
-    assert main(command.split()) == 0
-    assert capsys.readouterr().out in page
 
 
 def test_a_plan_names_its_assumptions_and_what_does_not_fit(in_root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,7 @@
 """What trainers compute under a method's name with their defaults, beside the method as published.
 
-`python -m tests.integrations.same_name` writes docs/integrations/same-name.json, which `test_same_name.py` holds and
-`docs/generate.py` shows. It needs the trainers (`make test-peers` makes such an environment). ROLL has no package:
+`python -m tests.integrations.same_name` writes same_name.json, which `test_same_name.py` holds and docs/conformance.md
+shows in short. It needs the trainers (`make test-peers` makes such an environment). ROLL has no package:
 POLICYGRAIN_ROLL names a clone, and without it its rows stay as they are in the record. The comparison is that of the
 conformance kit, `policygrain.testing.compare`, on one batch.
 """
@@ -33,7 +33,7 @@ from ..support.trainer_losses import (
     verl_objective,
 )
 
-RECORD = Path(__file__).parents[2] / "docs/integrations/same-name.json"
+RECORD = Path(__file__).with_suffix(".json")
 LENGTHS = [12, 5, 9, 1, 7, 3, 12, 8, 2, 11, 4, 6, 10, 1, 9, 5]
 DRIFT = 0.3
 MICRO = (1, 2, 4)

@@ -230,13 +230,13 @@ def test_kl_estimators_have_verls_value_and_gradient(estimator: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore:tepo:UserWarning")
 def test_with_the_patch_verl_hands_over_entropies_itself(tmp_path: Path, root: Path) -> None:
-    """docs/integrations/verl-entropies.patch on a copy of verl's file: the mask is measured without a wrapper."""
+    """docs/verl-entropies.patch on a copy of verl's file: the mask is measured without a wrapper."""
     import verl.workers.utils.losses as original
 
     file = tmp_path / "verl/workers/utils/losses.py"
     file.parent.mkdir(parents=True)
     file.write_text(Path(original.__file__).read_text())
-    patch = root / "docs/integrations/verl-entropies.patch"
+    patch = root / "docs/verl-entropies.patch"
     subprocess.run(["git", "apply", "--unidiff-zero", str(patch)], cwd=tmp_path, check=True)
     patched = load_script(file)
     fields = random_fields(LENGTHS, 6, 0.3)

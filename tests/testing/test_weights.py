@@ -116,7 +116,7 @@ def test_a_trainer_that_has_the_objective(preset: Any, settings: dict[str, Any],
 
 
 def test_a_trainer_that_has_another_one_is_named(start: str, tmp_path: Path) -> None:
-    """TRL's own names with its defaults: docs/integrations/same-name.md."""
+    """TRL's own names with its defaults: docs/conformance.md."""
     trainer = trainer_of(start, tmp_path, importance_sampling_level="sequence")
     with pytest.raises(AssertionError, match=r"not that of gspo: .*`gspo` with `token_mean`"):
         assert_trl(trainer, "gspo")

@@ -1,1 +1,0 @@
-"""Generated blocks of the documentation, by where their numbers come from; see `docs/generate.py`."""

@@ -35,13 +35,13 @@ def of_file(problems: Path, **changes: object) -> object:
         ({"figures": ["regimes"]}, r"figures: 'regimes' needs an experiment with a `reference`"),
         (
             {"experiments": {"headline": {"methods": ["grpo", "reinforce"], "reference": "reinforce"}}},
-            r"one seed .*rule 8 of docs/design\.md",
+            r"one seed .*rule 8 of docs/statistics\.md",
         ),
         (
             {"experiments": {"headline": {"methods": ["grpo"], "vary": {"max_tokens": [12, 96]}}}},
             r"vary\.max_tokens of grpo\+max_tokens=96: 96 tokens leave no room",
         ),
-        ({"tuned_on": ["studies/smoke.yaml"]}, r"data\.seed: 1 makes the same .*rule 4 of docs/design\.md"),
+        ({"tuned_on": ["studies/smoke.yaml"]}, r"data\.seed: 1 makes the same .*rule 4 of docs/statistics\.md"),
         ({"methods": {"mine": {"base": "grpo", "ratio": "parts_nowhere:f"}}}, r"parts_nowhere:f.*PYTHONPATH"),
         (
             {"methods": {"mine": {"base": "turn_ratio"}}},

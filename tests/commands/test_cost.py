@@ -110,7 +110,7 @@ def test_final_models_that_are_evaluated_after_training_leave_one_job_for_the_st
 
 @pytest.mark.parametrize("name", ["laptop", "night", "phase", "phase-old", "turns", "turns-ranges"])
 def test_estimates_for_tiny_models_are_within_a_factor_of_two(root: Path, tmp_path: Path, name: str) -> None:
-    """Of the seconds that the runs of published studies took; docs/studies.md says so."""
+    """Of the seconds that the runs of published studies took; docs/study.md says so."""
     with zipfile.ZipFile(root / "docs" / "records" / f"{name}.zip") as archive:
         (tmp_path / "study.yaml").write_bytes(archive.read("study.yaml"))
         files = [file for file in archive.namelist() if file.endswith("/timings.jsonl")]

@@ -111,7 +111,9 @@ def test_a_comparison_that_breaks_a_rule_is_refused(
 @pytest.mark.parametrize(("seeds", "own", "key"), [([0], None, "seeds"), ([0, 1], [1], r"experiments\.map\.seeds")])
 def test_a_comparison_with_one_seed_is_refused(seeds: list[int], own: list[int] | None, key: str) -> None:
     section = {"methods": ["token", "none"], "reference": "none", "seeds": own}
-    with pytest.raises(UserError, match=rf"map\.reference: .*one seed \({key}: \[\d\]\).*rule 8 of docs/design\.md"):
+    with pytest.raises(
+        UserError, match=rf"map\.reference: .*one seed \({key}: \[\d\]\).*rule 8 of docs/statistics\.md"
+    ):
         check_comparisons(small_study(methods=METHODS, experiments={"map": section}, seeds=seeds))
     check_comparisons(small_study(methods=METHODS, experiments={"map": section | {"reference": None}}, seeds=seeds))
 
@@ -136,7 +138,7 @@ def test_settings_are_chosen_on_problems_seeds_and_start_models_that_judge_nothi
     if message is None:
         check_tuning(study)
     else:
-        with pytest.raises(UserError, match=rf"{message}.*rule 4 of docs/design\.md"):
+        with pytest.raises(UserError, match=rf"{message}.*rule 4 of docs/statistics\.md"):
             check_tuning(study)
 
 

@@ -93,7 +93,7 @@ def test_without_dynamic_sampling_nothing_is_left_out() -> None:
 
 
 def test_a_group_is_dropped_by_its_rewards_the_punishment_included() -> None:
-    """Our reading of DAPO's condition, which counts correct responses: docs/methods/dapo.md."""
+    """Our reading of DAPO's condition, which counts correct responses: docs/methods/grpo.md."""
     rollouts, _ = collect([ALL], lengths=(3, 10), prompts=1, dynamic=True, overlong_buffer=0.2)
     assert rollouts.rewards.tolist() == [[1, 0]]
     rollouts, _ = collect([ALL], lengths=(3, 10), prompts=1, dynamic=True)

@@ -72,7 +72,7 @@ def notes(study: Study) -> list[str]:
         if load_study(path).model.start == study.model.start != "tiny":
             messages.append(
                 f"tuned_on: the settings were chosen in {path} with {study.model.start}, and this study evaluates them "
-                "with the same model: results may not hold for other models (rule 4 of docs/design.md)."
+                "with the same model: results may not hold for other models (rule 4 of docs/statistics.md)."
             )
     return messages + trainer_notes(study) + plan_notes(study)
 

@@ -1,4 +1,4 @@
-"""prime-rl: a custom loss, `import_path = "policygrain.integrations.prime_rl.loss"` (docs/integrations/prime-rl.md).
+"""prime-rl: a custom loss, `import_path = "policygrain.integrations.prime_rl.loss"` (docs/your-trainer.md).
 
 prime-rl calls it for one response at a time and divides the sum by the number of tokens of the step, so methods with a
 mean over tokens are exact. Nothing of prime-rl is imported: inputs and outputs are objects with the names that it uses.

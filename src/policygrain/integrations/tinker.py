@@ -1,4 +1,4 @@
-"""Tinker: a loss function for `TrainingClient.forward_backward_custom` (docs/integrations/tinker.md).
+"""Tinker: a loss function for `TrainingClient.forward_backward_custom` (docs/your-trainer.md).
 
 It runs on the client over the whole batch of an optimizer step, so every statistic is that of the step. Nothing of
 Tinker is imported: a datum is any object with `loss_fn_inputs`.

@@ -1,4 +1,4 @@
-"""TRL: `PolicyGrainTrainer`, a GRPOTrainer with any method's objective (docs/integrations/trl.md).
+"""TRL: `PolicyGrainTrainer`, a GRPOTrainer with any method's objective (docs/your-trainer.md).
 
 Exact totals of the optimizer step: tokens and responses are counted over all micro-batches of the accumulation window
 and all processes, so gradients do not depend on how a step is divided. TEPO's mask is measured: the entropies of the

@@ -1,4 +1,4 @@
-"""verl: every method as a policy loss, `actor.policy_loss.loss_mode=policygrain.NAME` (docs/integrations/verl.md).
+"""verl: every method as a policy loss, `actor.policy_loss.loss_mode=policygrain.NAME` (docs/your-trainer.md).
 
 verl imports this module by itself, as an entry point of the group `verl.plugins`, in every worker process. Methods of
 your own are in the YAML file that the environment variable POLICYGRAIN_METHODS names; that of an exported arm is in the
@@ -92,7 +92,7 @@ def policy_loss(
 ) -> tuple[Tensor, dict[str, float]]:
     """The method's loss of a micro-batch, and metrics. Tensors are [batch, tokens], as verl passes them.
 
-    verl 0.9.1 passes no entropies; ``with_entropies`` and the patch in docs/integrations do. Groups and the number of
+    verl 0.9.1 passes no entropies; ``with_entropies`` and docs/verl-entropies.patch do. Groups and the number of
     turns are passed by `verl_groups`.
 
     Normalised by the mini-batch (`config.global_batch_info`) and multiplied by the number of ranks, over which verl
@@ -172,7 +172,7 @@ def _say_by_covariance(name: str) -> None:
     """Warn, once per method."""
     logger.warning(
         "%s%s: verl passes no entropies to a policy loss, so the mask uses covariances over each micro-batch. How to "
-        "measure it: docs/integrations/verl.md of PolicyGrain, `with_entropies`.",
+        "measure it: docs/your-trainer.md of PolicyGrain, `with_entropies`.",
         PREFIX,
         name,
     )

@@ -1,4 +1,4 @@
-"""verl: an actor whose loss also gets the prompt of each response (docs/integrations/verl.md).
+"""verl: an actor whose loss also gets the prompt of each response (docs/your-trainer.md).
 
 verl imports this module in its workers before it builds the actor, with
 `actor_rollout_ref.model.external_lib=policygrain.integrations.verl_groups`. The actor reads `uid`, verl's name of each

@@ -1,4 +1,4 @@
-"""verl: the prompts, sampling seeds and minibatches of a study's own loop (docs/integrations/verl.md).
+"""verl: the prompts, sampling seeds and minibatches of a study's own loop (docs/your-trainer.md).
 
 verl loads `SeededAgentLoop` by the file that `actor_rollout_ref.rollout.agent.agent_loop_config_path` names, and
 `OrderedReplayBuffer` by `trainer.v1.sampler.custom_sampler`. Both read what an export writes into `extra_info`: the

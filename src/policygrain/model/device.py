@@ -131,7 +131,7 @@ def _remedies(settings: Training) -> str:
     if settings.engine == "vllm":
         ways.append("lower training.kv_gib, the engine's cache")
     if not settings.trl.get("fsdp"):
-        ways.append("shard the policy over several GPUs (training.trainer: trl with fsdp, docs/training.md)")
+        ways.append("shard the policy over several GPUs (training.trainer: trl with fsdp, docs/trainers.md)")
     ways.append("train an adapter (model.lora) or weights in bfloat16 (model.dtype)")
     text = ", ".join(ways[:-1])
     return f"{text[0].upper()}{text[1:]}, or {ways[-1]}."

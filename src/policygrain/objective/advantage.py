@@ -148,7 +148,7 @@ class TurnReturn(TurnAdvantage):
     ``baseline: return``: the mean of their returns from this turn on, which depends on nothing that the turn decides.
     ``baseline: reward``: each reward minus the mean reward of its turn, added up from the turn on, as MT-GRPO
     (2505.11821) normalises. One mean is then subtracted for each turn that the response takes, so another turn costs
-    the mean reward of that turn (docs/turns.md).
+    the mean reward of that turn (docs/methods/newer.md).
     """
 
     name: Literal["turn_return"] = "turn_return"

@@ -1,4 +1,4 @@
-"""Comparisons of a study, and checks of rules 1, 2 (equal steps), 4 (tuning) and 8 (seeds) of docs/design.md."""
+"""Comparisons of a study, and checks of rules 1, 2 (equal steps), 4 (tuning) and 8 (seeds) of docs/statistics.md."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .schema import Study
 if TYPE_CHECKING:
     from ..objective import Method
 
-RULE = "(rule {} of docs/design.md)"
+RULE = "(rule {} of docs/statistics.md)"
 # Settings that change the number of optimizer steps, responses or prompts of a run.
 SIZES = ("steps", "prompts_per_step", "group", "updates_per_batch", "epochs")
 RATIO_AND_CLIP = {"ratio", "clip"}  # each ratio has its own clip range

@@ -287,7 +287,7 @@ class Training(Section):
         "run",
         "policygrain",
         "trainer: policygrain is the loop of this package, one process per run; trl trains on the same samples "
-        "with one or several processes; verl does its own sampling. Their features: docs/training.md",
+        "with one or several processes; verl does its own sampling. Their features: docs/trainers.md",
     )
     trl: dict[str, Any] = key(
         "run",
@@ -397,7 +397,7 @@ class Experiment(Section):
         "figures",
         None,
         "one of `methods`, with which each other one is compared at equal settings; they differ in one "
-        "part, or in the ratio and its clip range (docs/design.md)",
+        "part, or in the ratio and its clip range (docs/statistics.md)",
     )
     compare: list[Annotated[tuple[str, str], Field(strict=False)]] = key(
         "figures", [], "pairs of `methods` that are compared as well, the first minus the second"
@@ -517,7 +517,7 @@ class Study(Section):
         NOTHING,
         [],
         "study files, relative to this one, whose results were used to choose settings of this study, which must "
-        "not use their problems, seeds or tiny initial models (docs/design.md, rule 4). A study that chooses "
+        "not use their problems, seeds or tiny initial models (docs/statistics.md, rule 4). A study that chooses "
         "settings and has this one as `base` sets []",
     )
     seeds: Several[Seed] = key("figures", [0, 1, 2], "seeds of training runs and initial models")

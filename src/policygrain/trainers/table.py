@@ -128,7 +128,7 @@ def check_arm(study: Study, arm: Arm) -> None:
         if settings.verl.get("trainer", {}).get("nnodes", 1) != 1:
             raise UserError(
                 "training.verl.trainer.nnodes: the SLURM job decides it; leave it out, and set `mpi`, `nodes` and "
-                "`tasks` in the profile (docs/cluster.md)."
+                "`tasks` in the profile (docs/slurm.md)."
             )
 
 
@@ -141,7 +141,7 @@ def check_features(study: Study, arm: Arm, trainer: str) -> None:
         instead = f"Set it to {' or '.join(others)}, or leave" if others else "Leave"
         raise UserError(
             f"training.trainer: {trainer} lacks features that {arm.name} needs: {'; '.join(lacking)}. {instead} them "
-            "out (docs/training.md)."
+            "out (docs/trainers.md)."
         )
 
 

@@ -1,4 +1,4 @@
-"""Writes an arm of a study as a run of verl 0.9: configuration, problems, reward function (docs/integrations/verl.md).
+"""Writes an arm of a study as a run of verl 0.9: configuration, problems, reward function (docs/your-trainer.md).
 
 `verl_results.py` reads the run back.
 """

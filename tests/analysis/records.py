@@ -10,13 +10,11 @@ import numpy as np
 import yaml
 
 from policygrain.paths import START, StudyFolder
-from policygrain.records import write_record
 from policygrain.results import StudyResults
-from policygrain.study import Study, parse_study
-from policygrain.study.fingerprint import Fingerprints, measured_starts, start_seeds
+from policygrain.study import Study
+from policygrain.study.fingerprint import Fingerprints, start_seeds
 
-from ..conftest import ROOT
-from ..support.made_up import SHARED, made_up_estimators, made_up_rounds, make_up_evaluation, make_up_run
+from ..support.made_up import SHARED, make_up_evaluation, make_up_run
 from ..support.small import small_study
 
 Curve = Callable[[str, int], Sequence[float]]  # arm and seed → validation accuracy before each step and at the end
@@ -71,48 +69,3 @@ def effects(**points: float) -> Curve:
         return [0.3, 0.4 + more, 0.45 + more, 0.5 + more, 0.5 + more, 0.5 + more]
 
     return curve
-
-
-def write_estimators(results: StudyResults, value: Callable[[str, int, int], Mapping[str, float]]) -> None:
-    """Estimators' records: ``value`` of method, initial model and distance gives the columns that are not 1."""
-    for start in measured_starts(results.study, results.study.estimators):
-        record = made_up_estimators(Fingerprints(results.study), start, value)
-        write_record(results.folder.estimators(start), record)
-
-
-def write_rounds(
-    results: StudyResults, reward: Callable[[str, int, int, int], float], entropy: Callable[[str], float] | None = None
-) -> None:
-    """Rounds' records: ``reward`` of method, initial model, pool and number of updates; ``entropy`` after the last."""
-    for start in measured_starts(results.study, results.study.rounds):
-        record = made_up_rounds(Fingerprints(results.study), start, reward, entropy)
-        write_record(results.folder.rounds(start), record)
-
-
-def laptop(folder: Path, **points: float) -> StudyResults:
-    """Records of the laptop study with eight seeds, whose controls are as expected.
-
-    TEPO solves 9 of 12 problems with either sampler, the other arms 6. Its learning curve is 20 points higher, and it
-    gains three points more in a round; the rest is equal but for noise.
-    """
-    rise = effects(**{"tepo": 20.0, "tepo_dynamic": 20.0, "poor_clip": -8.0} | points)
-
-    def curve(arm: str, seed: int) -> list[float]:
-        if "learning_rate" in arm:
-            return [0.3] * 6
-        heights = rise(arm, seed)
-        # With shuffled rewards: the luck of a seed, and no rise.
-        return [0.3] + [0.3 + heights[1] - 0.4] * 5 if "shuffle_rewards" in arm else heights
-
-    right = {"tepo": 9, "tepo_dynamic": 9}
-    experiments = {
-        "headline": HEADLINE | {"vary": {"updates_per_batch": [1, 4, 16]}},
-        "dynamic": {"methods": ["dapo", "tepo_dynamic"]},
-    }
-    eight = {"seeds": list(range(8)), "experiments": experiments, "sanity_checks": {"seeds": None}}
-    study = parse_study({"base": "studies/laptop-full.yaml", "name": "eight", **eight}, ROOT / "laptop.yaml")
-    results = write(study, folder, curve, right)
-    write_estimators(results, lambda name, start, updates: {"norm": 1 + 0.01 * start + 0.001 * len(name)})
-    noise = np.random.default_rng(2).normal(0, 0.001, 10_000).tolist()
-    write_rounds(results, lambda name, start, pool, updates: 0.4 + 0.03 * (name == "tepo") + noise.pop())
-    return results

@@ -1,24 +1,20 @@
-"""Differences within regimes, from records whose numbers are known."""
+"""Differences of arms within a setting, from records whose numbers are known."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from policygrain.analysis.contrasts import by_regime, contrasts
-from policygrain.analysis.wording import abstract, nothing_text, pair_text, regime_text, sentences
-from policygrain.cli import main
-from policygrain.errors import NoResults
-from policygrain.figures import TABLES
-from policygrain.figures.catalogue import draw, figure
-from policygrain.figures.tables import findings as table
-from policygrain.report.page import write_report
+from policygrain.analysis import measures
+from policygrain.analysis.contrasts import contrasts, parts_text
+from policygrain.figures.tables import contrasts as table
+from policygrain.report.overview import comparisons
 from policygrain.results import StudyResults
-from policygrain.study import load_study, parse_study
+from policygrain.study import load_study
 
-from ..conftest import ROOT
 from ..support.made_up import make_up
 from ..support.small import SMALL, write_study
 from .records import effects, study_of, write
@@ -56,7 +52,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> StudyResults:
     return write(study, tmp_path_factory.mktemp("map"), curve, {"token+off_policy_steps=2": 3})
 
 
-def test_a_difference_is_decided_in_its_own_regime(results: StudyResults) -> None:
+def test_a_difference_is_decided_in_its_own_setting(results: StudyResults) -> None:
     found = {(c.pair.arm.name, c.pair.reference.name): c for c in contrasts(results)}
     assert set(found) == {
         ("token", "none"),
@@ -79,93 +75,71 @@ def test_a_difference_is_decided_in_its_own_regime(results: StudyResults) -> Non
     assert clearest.p == pytest.approx(len(tested) * clearest.area.p), "Holm's correction"
 
 
-def test_a_small_difference_is_said_only_where_something_is_shown_to_matter(results: StudyResults) -> None:
+def test_the_table_has_both_endpoints_length_and_the_outcome(results: StudyResults) -> None:
     frame, text = table(results)
     assert len(frame) == 7 and text.count("differ; endpoints disagree") == 2
-    assert "not even leaving the ratio out" in text, "on-policy nothing differs"
-    small = [line for line in text.splitlines() if line.startswith("|") and "sequence ratio − no ratio" in line]
-    assert [line.endswith("| not shown to differ |") for line in small] == [True, False], "only with old rollouts"
-    assert "differ by less than 3 points" in small[1]
-
-
-def test_regimes_and_pairs_in_words(results: StudyResults) -> None:
-    regimes = by_regime(results.study, contrasts(results))
-    assert [regime_text(regime) for regime in regimes] == ["on-policy", "rollouts 2 steps old"]
-    assert [len(group) for group in regimes.values()] == [3, 4]
-    names = {pair_text(results.study, c.pair, str) for group in regimes.values() for c in group}
-    assert names == {"token − none", "sequence − none", "sequence − token", "none: 2 steps old − on-policy"}
-    said = sentences(results, contrasts(results))
-    assert len(said) == 2 and said[1].startswith("Rollouts 2 steps old: token − none +8")
+    rows = {(row["of"], row["than"]): row for row in frame.to_dict("records")}
+    old = rows["token+off_policy_steps=2", "none+off_policy_steps=2"]
+    assert (old["sampled_mean"], old["length_mean"], old["outcome"]) == (pytest.approx(-25), 0, "differ")
+    assert rows["sequence+off_policy_steps=2", "none+off_policy_steps=2"]["outcome"] == "differ by less than 3 points"
+    cells = [[cell.strip() for cell in line.split("|")[1:4]] for line in text.splitlines() if line.startswith("|")]
+    (found,) = (
+        auc for name, setting, auc in cells if (name, setting[:13]) == ("token ratio − no ratio", "rollouts 2 st")
+    )
+    assert found.startswith("+8.")
+    assert cells[-1][0] == "no ratio: 2 steps old − on-policy"
 
 
 def test_equal_areas_are_said_to_be_identical(tmp_path: Path) -> None:
     study = study_of(3, methods=METHODS, experiments={"map": MAP | {"vary": {}}}, training={"updates_per_batch": 1})
     found = write(study, tmp_path, lambda arm, seed: [0.3, 0.4 + 0.01 * seed] * 2)
-    (sentence,) = sentences(found, contrasts(found))
-    assert "Equal validation accuracies, since every ratio is 1: " in sentence and "identical" in table(found)[1]
-
-
-def test_a_regime_without_a_difference_says_that_nothing_is_shown(tmp_path: Path) -> None:
-    study = study_of(3, methods=METHODS, experiments={"map": MAP | {"vary": {}}})
-    noise = {"none": 0.0, "token": 0.01, "sequence": -0.01}
-    found = write(study, tmp_path, lambda arm, seed: [0.3, 0.4 + noise.get(arm, 0) * (-1) ** seed] * 2)
-    compared = contrasts(found)
-    assert "nothing is shown to matter here, not even leaving the ratio out" in sentences(found, compared)[0]
-    with_ratios = [c for c in compared if c.pair.reference.method_name != "none"]
-    assert with_ratios and "ratio" not in nothing_text(study, with_ratios)
-    assert "by less than" not in table(found)[1], "rule 3"
+    assert {c.outcome for c in contrasts(found)} == {"identical"} and "identical" in table(found)[1]
 
 
 def test_a_study_without_comparisons_has_no_contrasts(tmp_path: Path) -> None:
-    results = write(study_of(2), tmp_path, effects())
+    alone = {"only": {"methods": ["grpo", "dapo"]}}
+    results = write(study_of(2, experiments=alone), tmp_path, effects())
     assert contrasts(results) == [] and "compares no methods" in table(results)[1]
+
+
+def test_the_headline_s_methods_are_compared_as_wholes_and_corrected_apart(tmp_path: Path) -> None:
+    found = contrasts(write(study_of(4), tmp_path, effects(tepo=9.0)))
+    assert {c.pair.reference.method_name for c in found} == {"grpo"} and all(c.pair.whole for c in found)
+    assert len(found) == 6, "three methods with two settings each"
+    (tepo,) = (c for c in found if c.pair.arm.name == "tepo+updates_per_batch=16")
+    assert tepo.decided and "aggregation" in parts_text(study_of(4), tepo.pair)
 
 
 @pytest.mark.parametrize("removed", ["metrics.jsonl", "summary.json"], ids=["no records", "not ended"])
 def test_missing_records_count_in_the_correction(removed: str, tmp_path: Path) -> None:
-    """A run that has not ended has none. Eight runs of GRPO are in no comparison."""
+    """A run that has not ended has none."""
     study = study_of(8, methods=METHODS, experiments={"map": MAP | {"vary": {}}})
     found = write(study, tmp_path, effects(token=9.0))
     complete = {c.pair.arm.name: c.p for c in contrasts(found) if c.pair.reference.name == "none"}
     for path in tmp_path.glob(f"runs/sequence/*/{removed}"):
         path.unlink()
-    rest = StudyResults(found.folder.path)
-    (left,) = contrasts(rest)
-    assert left.p == complete["token"] and "over the 3 planned comparisons" in table(rest)[1]
-    assert "were trained in 24 runs, 8 seeds each" in abstract(rest, [], [left], [], str)[0]
+    (left,) = contrasts(StudyResults(found.folder.path))
+    assert left.p == complete["token"]
 
 
-def test_a_pair_of_two_experiments_is_in_both_figures_with_its_accuracy(tmp_path: Path) -> None:
-    """The earlier experiment is not evaluated, and has two arms of the map."""
-    vary = {"off_policy_steps": [0, 2], "learning_rate": ["1e-3", "2e-3"]}  # as YAML reads them: text
-    early = {"methods": ["none", "token"], "reference": "none", "evaluate": False}
-    study = study_of(2, methods=METHODS, experiments={"early": early, "map": MAP | {"vary": vary}}, figures=["phase"])
-    found = write(study, tmp_path, effects(token=9.0))
-    assert figure("phase", found).axes and all(c.sampled for c in contrasts(found))
-    for path in tmp_path.glob("runs/token+*/*/summary.json"):
-        path.unlink()
-    with pytest.raises(NoResults, match=r"no seed of token\+\S+ and none\+\S+ has been trained"):
-        figure("phase", StudyResults(tmp_path))
+def test_an_only_initial_model_is_compared_with_every_seed(tmp_path: Path) -> None:
+    """Of 12 problems it solves 3, and the seeds 4, 6 and 8: 25 points on average, over three seeds."""
+    study = study_of(3, experiments={"headline": {"methods": ["grpo", "tepo"]}}, model={"starts": 1})
+    there = make_up(study, tmp_path / "one", {})
+    for model, right in {"start/seed0": 3, "runs/grpo/seed0": 4, "runs/grpo/seed1": 6, "runs/grpo/seed2": 8}.items():
+        path = there / model / "evaluation" / "records.json"
+        record = json.loads(path.read_text())
+        for row in record["records"]:
+            row["per_problem"] = [float(i < right) for i in range(row["problems"])]
+            row["accuracy"] = right / row["problems"]
+        path.write_text(json.dumps(record))
+    d = measures.accuracy_difference(StudyResults(there), "grpo", "start")
+    assert d.mean == pytest.approx(25) and (d.n, d.unit) == (3, "training seeds")
 
 
-def test_the_overview_compares_own_methods_with_their_bases(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    study = write_study(tmp_path / "mine.yaml", MINE)
-    make_up(load_study(study), tmp_path / "results" / "mine", {"pairs": 9, "more": 9})
-    monkeypatch.chdir(tmp_path)
-    assert main(["claims", "mine.yaml", "--brief"]) == 0
-    brief = " ".join(capsys.readouterr().out.split())
+def test_the_overview_compares_own_methods_with_their_bases(tmp_path: Path) -> None:
+    study = load_study(write_study(tmp_path / "mine.yaml", MINE))
+    said = " ".join(comparisons(StudyResults(make_up(study, tmp_path / "mine", {"pairs": 9, "more": 9}))))
     # 9 instead of 6 of 12 problems
-    assert "pairs − DAPO: +0.0 [+0.0, +0.0] points in training (identical); final accuracy +25.0 [" in brief
-    assert "more − pairs: +0.0 [" in brief
-
-
-def test_the_report_begins_with_own_methods_and_benchmarks(tmp_path: Path) -> None:
-    results = StudyResults(make_up(parse_study(MINE, Path("study.yaml")), tmp_path / "mine", {"pairs": 9}))
-    for name in (*results.study.figures, *TABLES):
-        draw(name, results)
-    write_report(results, ROOT / "workflow" / "report", out := tmp_path / "report.html")
-    page = out.read_text()
-    places = [page.index(text) for text in ('id="benchmarks"', "pairs − DAPO: ", 'id="dynamics"')]
-    assert places == sorted(places)
+    assert "pairs − DAPO: +0.0 [+0.0, +0.0] points in training (identical); final accuracy +25.0 [" in said
+    assert "more − pairs: +0.0 [" in said

@@ -53,7 +53,7 @@ def test_the_largest_mean_area_over_seeds_and_regimes_wins(tmp_path: Path) -> No
     assert found["chosen"] == {"token": {"low": 0.1, "high": 0.14}, "sequence": {"low": 0.2, "high": 0.28}}
     assert found["seeds"] == [0, 1] and found["extend"] == ["sequence"]
     wide = found["candidates"]["token"][2]
-    assert wide["areas"] == {"on-policy": {"0": 45.0, "1": 46.0}, "rollouts 2 steps old": {"0": 30.0, "1": 31.0}}
+    assert wide["areas"] == {"off_policy_steps 0": {"0": 45.0, "1": 46.0}, "off_policy_steps 2": {"0": 30.0, "1": 31.0}}
     assert wide["mean"] == pytest.approx(38.0)
 
 

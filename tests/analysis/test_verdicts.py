@@ -14,12 +14,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from policygrain.analysis import difference, verdicts
-from policygrain.analysis.claims import Comparison, Finding
 from policygrain.analysis.statistics import Difference, ranked, student
 from policygrain.analysis.verdicts import (
     PValues,
-    combine,
-    corrected,
     decide,
     distance_to_decide,
     effect_tests,
@@ -28,7 +25,6 @@ from policygrain.analysis.verdicts import (
     seeds_needed,
     seeds_to_decide,
 )
-from policygrain.analysis.wording import effect_text
 from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.results import StudyResults
@@ -83,9 +79,7 @@ def test_the_sign_test_by_hand() -> None:
 def test_what_is_not_a_number_decides_nothing() -> None:
     d = student([math.nan, 1.0, 2.0])
     assert [effect_tests(d, side, 3.0) for side in ("above", "below")] == [(1.0, 1.0, 1.0)] * 2  # type: ignore[arg-type]
-    finding = Finding(d, PValues(1.0, 1.0, 1.0), "inconclusive", None)
     assert seeds_to_decide(0.0, 1.0, 10) == 2
-    assert effect_text(Comparison(statistic="drop", of="a", than="b", claimed="above"), finding) == "–"  # type: ignore[call-arg]
 
 
 def test_a_single_seed_decides_nothing_however_many_problems() -> None:
@@ -102,20 +96,9 @@ def test_verdicts() -> None:
     assert decide(PValues(0.06, 0.94, 0.94)) == "inconclusive"
 
 
-def test_a_claim_needs_all_its_comparisons_and_falls_with_one() -> None:
-    assert combine(["holds", "holds"]) == "holds"
-    assert combine(["holds", "inconclusive"]) == "inconclusive"
-    assert combine(["holds", SMALLER, "inconclusive"]) == SMALLER
-    assert combine(["holds", SMALLER, "opposite"]) == "opposite"
-
-
 def test_holm_by_hand() -> None:
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.5, 0.9]) == [1.0, 1.0] and holm([]) == []
-    assert corrected([PValues(0.01, 0.5, 0.2), PValues(0.03, 0.9, 0.04)]) == [
-        pytest.approx((0.02, 1, 0.2)),
-        pytest.approx((0.03, 1, 0.08)),
-    ]
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.data())
@@ -138,7 +121,8 @@ def wrong(values: np.ndarray, size: float, verdicts: set[str], test: Callable[[l
     """How often any of the comparisons of a ledger has one of the verdicts; values [studies, comparisons, seeds]."""
     found = 0
     for study in values:
-        p = corrected([effect_tests(test(list(v)), "above", size) for v in study])
+        tests = [effect_tests(test(list(v)), "above", size) for v in study]
+        p = [PValues(*row) for row in zip(*(holm(column) for column in zip(*tests, strict=True)), strict=True)]
         found += bool(({decide(one) for one in p} | {SMALLER for one in p if one.smaller < 0.05}) & verdicts)
     return found / len(values)
 
@@ -207,6 +191,6 @@ def test_the_table_names_records_study_and_hours(records: Path, capsys: pytest.C
 
 
 def test_records_of_one_seed_have_no_spread(tmp_path: Path) -> None:
-    study = load_study(ROOT / "tests/support/every_stage.yaml").model_copy(update={"seeds": [0], "sanity_checks": None})
+    study = load_study(ROOT / "tests/support/every_stage.yaml").model_copy(update={"seeds": [0]})
     with pytest.raises(UserError, match="share two seeds"):
         paired_spreads(StudyResults(make_up(study, tmp_path / "smoke", {}), study))

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-
 from policygrain.analysis.claims import load_claims
+
 from policygrain.commands.check import check_study, notes
 from policygrain.errors import UserError
 

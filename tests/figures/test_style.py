@@ -17,15 +17,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
-from policygrain.figures import SUFFIXES, cases
+from policygrain.figures import SUFFIXES
 from policygrain.figures.catalogue import FIGURES, figure
 from policygrain.figures.labels import labels
 from policygrain.figures.style import looks, save
-from policygrain.measurements import CasesRecord
 from policygrain.merging import merge
 from policygrain.objective import method_names
 from policygrain.paths import START
-from policygrain.records import read_record
 from policygrain.results import StudyResults
 from policygrain.study import Study, parse_study
 
@@ -33,42 +31,30 @@ from ..support.made_up import make_up
 
 ROOT = Path(__file__).parents[2]
 SIX = ["grpo", "dapo", "tepo", "mpo", "gspo", "long_name"]
-MAPS: dict[str, Any] = {
-    "experiments": {
-        "map": {
-            "methods": ["token", "token_clip"],
-            "reference": "token",
-            "vary": {"off_policy_steps": [0, 2], "learning_rate": [1e-4, 1e-3]},
-        },
-        "ranges": {"methods": ["token_clip", "grpo", "tepo"], "vary": {"off_policy_steps": [0, 2]}},
-    },
-    "figures": ["phase", "ranges"],
-}
 MORE: dict[str, Any] = {
-    "methods": {"long_name": {"base": "dapo", "label": "a method with quite a long name"}},
+    "methods": {
+        "long_name": {"base": "dapo", "label": "a method with quite a long name"},
+        "mpo_phi_0.4": {"base": "mpo", "ratio": {"future_weight": 0.4}},
+    },
     "experiments": {
         "headline": {"methods": SIX, "seeds": [0, 1], "vary": {"updates_per_batch": [1, 4]}},
         "more": {"methods": ["tepo_v1", "tepo_full_kl", "token", "sequence"], "seeds": [0, 1]},
+        "blocks": {"methods": ["mpo_k2", "mpo_phi_0.4"], "seeds": [0, 1]},
         "old": {"methods": ["none", "token", "product"], "reference": "none", "vary": {"off_policy_steps": [16]}},
     },
     "evaluation": {"sampling": {"n": 4}},
-    "figures": [name for name in FIGURES if name not in MAPS["figures"]],
+    "figures": [*FIGURES],
 }
 
 
 def study_with(changes: dict[str, Any]) -> Study:
-    content = {"base": "studies/laptop-full.yaml", "name": "six", "seeds": [0, 1], "sanity_checks": None}
+    content = {"base": "studies/laptop-full.yaml", "name": "six", "seeds": [0, 1]}
     return parse_study(merge(content, changes), ROOT / "six.yaml")
 
 
 @pytest.fixture(scope="module")
 def six(tmp_path_factory: pytest.TempPathFactory) -> StudyResults:
     return StudyResults(make_up(study_with(MORE), tmp_path_factory.mktemp("six"), {"start": 0, "tepo": 9}))
-
-
-@pytest.fixture(scope="module")
-def maps(tmp_path_factory: pytest.TempPathFactory) -> StudyResults:
-    return StudyResults(make_up(study_with(MAPS), tmp_path_factory.mktemp("maps"), {"start": 0}))
 
 
 def cut_off(figure: Figure) -> list[str]:
@@ -94,21 +80,15 @@ def is_empty(axes: Axes) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FIGURES)
 def test_every_figure_is_drawn_twice_the_same_and_nothing_is_cut_off_or_empty(
-    name: str, six: StudyResults, maps: StudyResults, tmp_path: Path
+    name: str, six: StudyResults, tmp_path: Path
 ) -> None:
-    folder = (maps if name in MAPS["figures"] else six).folder.path
     for attempt in "ab":
-        drawn = figure(name, StudyResults(folder))
+        drawn = figure(name, StudyResults(six.folder.path))
         assert cut_off(drawn) == []
-        assert name in MAPS["figures"] or not any(is_empty(axes) for axes in drawn.axes)
+        assert not any(is_empty(axes) for axes in drawn.axes)
         save(drawn, tmp_path / attempt)
     for suffix in SUFFIXES:
         assert (tmp_path / f"a{suffix}").read_bytes() == (tmp_path / f"b{suffix}").read_bytes()
-
-
-def test_no_text_of_the_exact_cases_is_cut_off() -> None:
-    record = read_record(CasesRecord, ROOT / "docs" / "cases.json", "")
-    assert cut_off(cases.draw(record)) == []
 
 
 def legends(figure: Figure) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -213,11 +193,3 @@ def test_a_share_of_zero_is_drawn_at_zero(changed: StudyResults) -> None:
     line = next(line for line in axes.lines if line.get_label() == "GRPO")
     assert set(line.get_ydata()) == {0.0}
     assert axes.get_ylim()[0] == 0 and axes.get_yticklabels()[0].get_text() == "0"
-
-
-@pytest.mark.parametrize("name", ["rounds", "block_size"])
-def test_what_is_shaded_is_in_the_legend(name: str, six: StudyResults) -> None:
-    drawn = figure(name, six)
-    all_legends = [one for part in (drawn, *drawn.subfigs) for one in part.legends]
-    texts = [text.get_text() for one in all_legends for text in one.get_texts()]
-    assert any(text.startswith("within the margin") for text in texts)

@@ -161,7 +161,7 @@ def finished(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "start/seed0/evaluation/records.json",
         "estimators/seed1.json",
         "rounds/seed0.json",
-        "figures/rounds.svg",
+        "figures/dynamics.svg",
         "tables/claims.csv",
         "report.html",
         "mlflow.json",

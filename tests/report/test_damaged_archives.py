@@ -55,7 +55,7 @@ def test_one_flipped_byte_is_found(archive: Path, results: Path, tmp_path: Path)
 
         return change
 
-    for name in ("study.yaml", "runs/tepo/seed0/metrics.jsonl", "figures/rounds.png"):
+    for name in ("study.yaml", "runs/tepo/seed0/metrics.jsonl", "figures/dynamics.png"):
         other = rewritten(archive, tmp_path / "other.zip", flip(name))
         assert f"{name} does not match its checksum" in refused(other, tmp_path / "out")
 

@@ -65,7 +65,7 @@ def test_the_default_study_has_its_headline_and_its_comparison() -> None:
 def test_two_whole_methods_are_compared_with_what_they_differ_in() -> None:
     lines, _ = overview({"dapo": 9}, experiments=HEADLINE)
     text = " ".join(" ".join(lines).split())
-    assert "DAPO − GRPO: +25.0 [" in text and "significant" in text
+    assert "DAPO − GRPO: +0.0 [" in text and "final accuracy +25.0 [" in text
     assert "whole methods, which differ in clip, aggregation, sampler" in text
 
 

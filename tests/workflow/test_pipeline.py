@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from policygrain.analysis.controls import EXPECTED, controls
+
 from policygrain.figures.catalogue import draw
 from policygrain.files import read_json, read_json_lines
 from policygrain.paths import StudyFolder

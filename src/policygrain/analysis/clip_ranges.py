@@ -15,7 +15,6 @@ from ..results import StudyResults
 from ..study.runs import Arm, arms_of
 from ..text import columns
 from . import measures
-from .wording import regime_text
 
 EXPERIMENT = "ranges"
 Range = tuple[float, float]  # low, high
@@ -76,7 +75,7 @@ def _areas(results: StudyResults, arms: list[Arm]) -> dict[str, dict[str, float]
     by_regime = {}
     for arm in arms:
         training, keys = arm.training(results.study), results.study.experiments[EXPERIMENT].vary
-        regime = regime_text(tuple((key, getattr(training, key)) for key in keys))
+        regime = ", ".join(f"{key} {getattr(training, key)}" for key in keys)
         by_regime[regime] = {str(seed): round(float(v), 3) for seed, v in measures.area(results, arm.name).items()}
     return by_regime
 

@@ -1,13 +1,13 @@
-"""Differences of the methods that a study compares, by regime, in area under the curve and final accuracy."""
+"""Differences between the arms that a study compares, at both endpoints and in response length."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import UserError
 from ..study import Study
-from ..study.comparable import Pair, pairs
+from ..study.comparable import Pair, different_parts, pairs
 from . import measures
 from .statistics import LEVEL, Difference
 from .verdicts import holm
@@ -15,23 +15,24 @@ from .verdicts import holm
 if TYPE_CHECKING:
     from ..results import StudyResults
 
-Regime = tuple[tuple[str, object], ...]  # the training settings that vary between the arms that are compared
-IDENTICAL, DIFFER, SMALL, OPEN = "identical", "differ", "differ by less than {:g} points", "not shown to differ"
+Label = Callable[[str], str]  # the name of an arm or method in texts
+IDENTICAL, DIFFER, SMALL, OPEN = "identical", "differ", "differ by less than {:g} points", "inconclusive"
 
 
 class Contrast(NamedTuple):
-    """An arm minus another in points, paired by seed. Replicates: seeds, or initial models that several seeds share."""
+    """An arm minus another, paired by seed. Replicates: seeds, or initial models that several seeds share."""
 
     pair: Pair
-    area: Difference  # under the curve of validation accuracy: the primary endpoint
-    sampled: Difference | None  # accuracy of the final model on the benchmarks; None: not evaluated
+    area: Difference  # mean validation accuracy during training (AUC), in points: the primary endpoint
+    sampled: Difference | None  # accuracy of the final model on the benchmarks, in points; None: not evaluated
     greedy: Difference | None
+    length: Difference | None  # tokens per sampled response of the final model
     p: float  # of no difference in the area, corrected by Holm's method
     p_small: float  # of a difference in the area beyond the margin on either side, likewise; 1 without a margin
 
     @property
     def decided(self) -> bool:
-        """Whether the methods are shown to differ in the area."""
+        """Whether the arms are shown to differ in the area."""
         return self.p < LEVEL
 
     @property
@@ -41,7 +42,7 @@ class Contrast(NamedTuple):
 
     @property
     def outcome(self) -> str:
-        """Whether the areas are identical, differ, differ by less than the margin, or are not shown to differ."""
+        """Whether the areas are identical, differ, differ by less than the margin, or none of these is shown."""
         if self.decided or self.identical:
             return DIFFER if self.decided else IDENTICAL
         return SMALL.format(self.pair.margin) if self.p_small < LEVEL else OPEN
@@ -56,8 +57,8 @@ class Contrast(NamedTuple):
 def contrasts(results: StudyResults) -> list[Contrast]:
     """All comparisons of the study that have records.
 
-    Holm's correction is over the comparisons that experiments plan, and separately over those of methods with their
-    bases, without those with identical areas, for which there is no test.
+    Holm's correction is over the comparisons that experiments plan, and separately over those of whole methods, without
+    those with identical areas, for which there is no test.
     """
     planned = pairs(results.study)
     areas: dict[Pair, Difference] = {}
@@ -74,21 +75,10 @@ def contrasts(results: StudyResults) -> list[Contrast]:
         missing = [1.0] * sum(pair.whole == whole and pair not in areas for pair in planned)
         p |= zip(tested, holm([areas[pair].p for pair in tested] + missing), strict=False)
         small |= zip(tested, holm([_beyond(pair, areas[pair]) for pair in tested] + missing), strict=False)
-    compared = []
-    for pair, area in areas.items():
-        sampled, greedy = (_accuracy(results, pair, column) for column in ("per_problem", "greedy"))
-        compared.append(Contrast(pair, area, sampled, greedy, p.get(pair, 1.0), small.get(pair, 1.0)))
-    return compared
-
-
-def by_regime(study: Study, compared: Sequence[Contrast]) -> dict[Regime, list[Contrast]]:
-    """The contrasts of each combination of the settings that vary, without those of whole methods."""
-    keys = dict.fromkeys(key for e in study.experiments.values() if e.reference or e.compare for key in e.vary)
-    regimes: dict[Regime, list[Contrast]] = {}
-    for contrast in (c for c in compared if not c.pair.whole):
-        training = contrast.pair.arm.training(study)
-        regimes.setdefault(tuple((key, getattr(training, key)) for key in keys), []).append(contrast)
-    return regimes
+    return [
+        Contrast(pair, area, *_final(results, pair), p.get(pair, 1.0), small.get(pair, 1.0))
+        for pair, area in areas.items()
+    ]
 
 
 def _beyond(pair: Pair, area: Difference) -> float:
@@ -96,9 +86,57 @@ def _beyond(pair: Pair, area: Difference) -> float:
     return 1.0 if pair.margin is None else max(area.above(-pair.margin), area.below(pair.margin))
 
 
-def _accuracy(results: StudyResults, pair: Pair, column: str) -> Difference | None:
-    """Difference in final accuracy of sampled (`per_problem`) or `greedy` responses; None without records of them."""
-    try:
-        return measures.accuracy_difference(results, pair.arm.name, pair.reference.name, column=column)
-    except UserError:
-        return None
+def _final(results: StudyResults, pair: Pair) -> tuple[Difference | None, Difference | None, Difference | None]:
+    """Differences of the final models: sampled and greedy accuracy, response length; None without records of them."""
+    arm, reference = pair.arm.name, pair.reference.name
+
+    def there(measure: Callable[[], Difference]) -> Difference | None:
+        try:
+            return measure()
+        except UserError:
+            return None
+
+    return (
+        there(lambda: measures.accuracy_difference(results, arm, reference)),
+        there(lambda: measures.accuracy_difference(results, arm, reference, column="greedy")),
+        there(lambda: measures.length_difference(results, arm, reference)),
+    )
+
+
+# ---- in words -------------------------------------------------------------------------------------------------------
+
+
+def setting_text(study: Study, pair: Pair) -> str:
+    """The settings that both arms have beside the study's: `rollouts 48 steps old, learning rate 0.0002`."""
+    training = pair.arm.training(study)
+    words = {"off_policy_steps": lambda v: f"rollouts {_steps(v)} old" if v else "on-policy"}
+    keys = [key for key, _ in pair.arm.settings]
+    return ", ".join(
+        words.get(key, lambda v, key=key: f"{key.replace('_', ' ')} {v}")(getattr(training, key)) for key in keys
+    )
+
+
+def pair_text(study: Study, pair: Pair, label: Label) -> str:
+    """`token, clipped − no ratio`; where only the age of rollouts differs, `no ratio: 48 steps old − on-policy`."""
+    one, other = pair.arm, pair.reference
+    if one.method_name != other.method_name:
+        return f"{label(one.method_name)} − {label(other.method_name)}"
+    return f"{label(one.method_name)}: {_steps(one.training(study).off_policy_steps)} old − on-policy"
+
+
+def parts_text(study: Study, pair: Pair) -> str:
+    """The parts in which two whole methods differ: `clip, aggregation`; empty for comparisons of one part."""
+    if not pair.whole:
+        return ""
+    return ", ".join(different_parts(pair.arm.method(study), pair.reference.method(study)))
+
+
+def _steps(count: int) -> str:
+    return f"{count} step{'s' * (count != 1)}"
+
+
+def points_text(effect: Difference | None) -> str:
+    """`+4.1 [+2.0, +6.2]`; without an interval `+4.1`; empty for None."""
+    if effect is None:
+        return ""
+    return f"{effect.mean:+.1f}" + f" [{effect.low:+.1f}, {effect.high:+.1f}]" * (effect.n > 1)

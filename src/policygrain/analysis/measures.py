@@ -1,4 +1,4 @@
-"""Measures of an arm or a pair of arms per seed, which figures, tables and claims share."""
+"""Measures of an arm or a pair of arms per seed, which figures and tables share."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from ..results import StudyResults
 from ..study import Study
 from ..study.fingerprint import start_seed
 from .statistics import SEEDS, STARTS, Array, Difference, difference, student
-
-BEFORE = "before"  # in place of a method: the policy before its round
 
 
 def unit_of(study: Study | None) -> str:
@@ -87,6 +85,20 @@ def paired_scores(
     return one, two, [int(seed) for seed in seeds]
 
 
+def response_length(results: StudyResults, arm: str) -> pd.Series:
+    """Tokens per sampled response of the final model on the benchmarks, by seed. NoResults without an evaluation."""
+    rows = results.evaluations[results.evaluations["arm"] == arm]
+    if rows.empty:
+        raise NoResults(f"no evaluation of {arm!r}: name it in an evaluated experiment, then `snakemake all`.")
+    sums = rows.assign(responses=rows["n"] * rows["problems"]).groupby("seed")[["tokens", "responses"]].sum()
+    return sums["tokens"] / sums["responses"]
+
+
+def length_difference(results: StudyResults, arm: str, than: str) -> Difference:
+    """The difference in tokens per sampled response of the final models, paired."""
+    return over_units(results, response_length(results, arm) - response_length(results, than))
+
+
 def late_clip_fraction(results: StudyResults, arm: str) -> pd.Series:
     """Mean share of clipped tokens over the last half of the steps, in percent, by seed."""
     rows = runs_of(results, arm)
@@ -145,16 +157,6 @@ def _last_quarter(curve: pd.DataFrame) -> pd.DataFrame:
     return late if len(late) > 1 else curve.iloc[-2:]
 
 
-def late_rise(results: StudyResults, arm: str) -> Difference:
-    """Rise of validation accuracy in the last quarter of training, in points, from its slope there, over seeds."""
-    rises = {}
-    for seed, curve in learning_curve(results, arm).items():
-        late = _last_quarter(curve)
-        slope = float(np.polyfit(late["at"], late["accuracy"], 1)[0])
-        rises[seed] = 100 * slope * float(late["at"].iloc[-1] - late["at"].iloc[0])
-    return over_units(results, pd.Series(rises))
-
-
 def learning_curve(results: StudyResults, arm: str) -> dict[int, pd.DataFrame]:
     """Validation accuracy of an arm by seed: columns `at` and `accuracy` (0 to 1), from the initial model to the end.
 
@@ -175,62 +177,3 @@ def area(results: StudyResults, arm: str) -> pd.Series:
         x, y = curve["at"].to_numpy(), curve["accuracy"].to_numpy()
         areas[seed] = 100 * float(np.trapezoid(y, x) / (x[-1] - x[0]))
     return pd.Series(areas, dtype=float)
-
-
-def largest_drop(results: StudyResults, arm: str) -> pd.Series:
-    """Largest fall of validation accuracy below its previous maximum, in points, by seed."""
-    curves = learning_curve(results, arm)
-    drops = {seed: 100 * float((c["accuracy"].cummax() - c["accuracy"]).max()) for seed, c in curves.items()}
-    return pd.Series(drops, dtype=float)
-
-
-def benchmarks_won(results: StudyResults, arm: str, than: str) -> pd.Series:
-    """Number of benchmarks on which the final model of ``arm`` is more accurate, minus those on which less, by seed."""
-    one, two, seeds = paired_scores(results, arm, than)
-    signs = [np.sign(a.mean(1) - b.mean(1)) for a, b in zip(one, two, strict=True)]
-    return pd.Series(np.sum(signs, axis=0), index=seeds, dtype=float)
-
-
-def estimated(results: StudyResults, method: str, column: str, updates: int | None = None) -> pd.Series:
-    """A column of the estimators' records of one method, by initial model, stage (`steps`) and distance (`updates`).
-
-    ``updates``: one distance; None: all. `clip_fraction` is in percent.
-    """
-    table = results.estimators
-    rows = _measured(table, table["estimator"] == method, f"estimator {method!r}", updates)
-    values = rows.set_index(["seed", "steps", "updates"])[column].astype(float)
-    return 100 * values if column == "clip_fraction" else values
-
-
-def estimated_by_start(results: StudyResults, method: str, column: str, updates: int) -> Array:
-    """As ``estimated`` at one distance, mean over stages [initial models]."""
-    return estimated(results, method, column, updates).groupby("seed").mean().to_numpy(dtype=float)
-
-
-def after_round(results: StudyResults, method: str, metric: str = "reward", updates: int | None = None) -> pd.Series:
-    """Reward or entropy of the policy after one round by a method, mean over stages and pools, by initial model.
-
-    ``metric``: `reward` in percent, or `entropy` per token in nats, on the states of the pool, which are the same for
-    all methods. ``updates``: after this many; None: at the end of the round. ``method`` `before`: before the round.
-    """
-    table = results.rounds
-    at = int(table["updates"].max()) if updates is None else updates
-    chosen = table["method"].notna() if method == BEFORE else table["method"] == method
-    rows = _measured(table, chosen, f"round by {method!r}", at)
-    columns = {"reward": ("reward", "before"), "entropy": ("pool_entropy", "pool_entropy_before")}
-    column = columns[metric][method == BEFORE]
-    if rows[column].isna().any():
-        raise UserError(
-            f"rounds by {method!r} have no {column} after {at} updates: only the end of a round has it, and records of "
-            "older versions do not: run `snakemake all`."
-        )
-    return (100 if metric == "reward" else 1) * rows.groupby("seed")[column].mean()
-
-
-def _measured(table: pd.DataFrame, chosen: pd.Series, what: str, updates: int | None) -> pd.DataFrame:
-    """The chosen rows at a number of updates. UserError if there are none."""
-    rows = table[chosen if updates is None else chosen & (table["updates"] == updates)]
-    if rows.empty:
-        at = "" if updates is None else f" after {updates} updates"
-        raise UserError(f"no {what}{at} was measured: name it in the study file, then `snakemake all`.")
-    return rows

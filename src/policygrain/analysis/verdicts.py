@@ -67,12 +67,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def corrected(tests: Sequence[PValues]) -> list[PValues]:
-    """The p-values of a whole ledger, each of the three statements corrected by Holm's method."""
-    columns = [holm([getattr(t, name) for t in tests]) for name in PValues._fields]
-    return [PValues(*row) for row in zip(*columns, strict=True)]
-
-
 def decide(p: PValues) -> Verdict:
     """The verdict on one comparison; ``p`` corrected."""
     if p.holds < LEVEL:
@@ -80,14 +74,6 @@ def decide(p: PValues) -> Verdict:
     if p.opposite < LEVEL:
         return "opposite"
     return "smaller than published" if p.smaller < LEVEL else "inconclusive"
-
-
-def combine(verdicts: Sequence[Verdict]) -> Verdict:
-    """The verdict on a claim, which holds only if all its comparisons hold."""
-    for verdict in ("opposite", "smaller than published", "inconclusive"):
-        if verdict in verdicts:
-            return verdict
-    return "holds"
 
 
 # ---- seeds ----------------------------------------------------------------------------------------------------------

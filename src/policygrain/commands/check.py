@@ -8,7 +8,6 @@ import tempfile
 import urllib.request
 from pathlib import Path
 
-from ..analysis.claims import plan_notes
 from ..data.characters import check_characters
 from ..data.families import FAMILIES, families_to_demonstrate, generate
 from ..data.registry import sampling_of
@@ -74,7 +73,7 @@ def notes(study: Study) -> list[str]:
                 f"tuned_on: the settings were chosen in {path} with {study.model.start}, and this study evaluates them "
                 "with the same model: results may not hold for other models (rule 4 of docs/statistics.md)."
             )
-    return messages + trainer_notes(study) + plan_notes(study)
+    return messages + trainer_notes(study)
 
 
 def check_machine(study: Study, results: Path, vllm: bool = False) -> None:

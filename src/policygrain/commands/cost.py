@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from ..analysis.claims import comparisons_asked
 from ..data import registry
 from ..data.families import FAMILIES
 from ..data.problem import read_rows
@@ -27,6 +26,7 @@ from ..data.set_files import data_root
 from ..data.sources import FAMILY_SIZE
 from ..errors import UserError, did_you_mean
 from ..paths import StudyFolder
+from ..study.comparable import pairs
 from ..study.fingerprint import Fingerprints
 from ..study.runs import Arm
 from ..study.schema import Benchmark, Estimators, Rounds, Study
@@ -242,7 +242,7 @@ def estimate(study: Study, name: str, gpus: int | None = None, per_run: int | No
         "model": study.model.start,
         "parameters": shape.parameters,
         "runs": len(matrix.runs),
-        "comparisons": comparisons_asked(study),
+        "comparisons": len(pairs(study)),
         "device": {"name": name, **asdict(device)},
         "expected": asdict(expected),
         "rules": rules,

@@ -45,49 +45,6 @@ def show(arguments: Namespace) -> None:
 
 
 @command(
-    path("results", "a study's results, such as results/laptop, or its study file", nargs="+", metavar="RESULTS"),
-    flag("--brief", "the overview: a table of the arms, the first comparison, the place of the report"),
-    flag("--complete", "fail if a result of the study is missing; print the path of the report"),
-    flag("--json", "print a row per comparison as JSON"),
-)
-def claims(arguments: Namespace) -> None:
-    """Print the claims of the papers, and what a study's records say about them; of several studies side by side."""
-    from ..analysis.claims import decide_study
-    from ..analysis.controls import controls
-    from ..analysis.wording import claims_text, controls_status, ledger, side_by_side
-    from ..errors import UserError
-    from ..report.overview import screen
-    from ..results import StudyResults
-    from ..study import load_recorded_study
-
-    paths = [
-        Path("results") / load_recorded_study(path).name if path.suffix in (".yaml", ".yml") else path
-        for path in arguments.results
-    ]
-    results, *others = (StudyResults(path) for path in paths)
-    if others:
-        if arguments.brief or arguments.complete or arguments.json:
-            raise UserError("--brief, --complete and --json need a single study.")
-        print(side_by_side([results, *others]))
-        return
-    if arguments.complete:
-        from ..report.completeness import check_complete
-
-        check_complete(results)
-    if arguments.brief:
-        print(screen(results))
-        return
-    decided, judged = decide_study(results), controls(results)
-    if arguments.json:
-        table = ledger(decided).convert_dtypes().assign(controls=controls_status(judged))
-        print(table.to_json(orient="records", indent=1, double_precision=15, force_ascii=False))
-    else:
-        print(claims_text(decided, judged))
-    if arguments.complete:
-        print(f"\nThe report is in {results.folder.report}.")
-
-
-@command(
     path("run_dir", "folder of the run", metavar="RUN"),
     option("--step", "step (default: the last whose tokens were kept)", type=int),
     path("--out", "HTML file (default: in the run's folder)"),

@@ -313,16 +313,24 @@ def figure(arguments: Namespace) -> None:
     RESULTS,
     path("--captions", "folder of captions, NAME.rst (default: workflow/report)", default=Path("workflow/report")),
     path("--out", "HTML file (default: report.html in the results)"),
+    flag("--screen", "instead, check that every result is there and print the overview: 15 lines"),
     DONE,
 )
 def report(arguments: Namespace) -> None:
     """Write a study's report: one self-contained HTML page.
 
-    It has figures, tables, claims, the evaluation protocol and where every number comes from.
+    It has the figures, tables of accuracy and comparisons, the evaluation protocol, and where every number comes from.
     """
+    results = recorded(arguments)
+    if arguments.screen:
+        from ..report.completeness import check_complete
+        from ..report.overview import screen
+
+        check_complete(results)
+        print(screen(results))
+        return
     from ..report.page import write_report
 
-    results = recorded(arguments)
     page = arguments.out or results.folder.report
     with job(arguments.done, [page.name]) as digests:
         write_report(results, arguments.captions, page)

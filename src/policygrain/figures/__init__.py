@@ -1,4 +1,4 @@
 """Figures and tables of a study's results, see `catalogue`."""
 
 SUFFIXES = (".pdf", ".svg", ".png")  # the files of a figure: for papers, pages and slides
-TABLES = ("findings", "results", "ablation", "claims")  # functions of `tables`
+TABLES = ("results", "contrasts", "ablation")

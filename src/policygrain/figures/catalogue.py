@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..data.registry import sampling_of
 from ..errors import UserError, did_you_mean
@@ -72,44 +72,14 @@ def sampled_benchmarks(study: Study) -> list[str]:
     return [b.name for b in study.evaluation.benchmarks if sampling_of(study, b).n > 1]
 
 
-def references(study: Study) -> list[str]:
-    """The methods that others of their experiment are compared with."""
-    return list(dict.fromkeys(e.reference for e in study.experiments.values() if e.reference is not None))
+def block_sweep(parameter: str, study: Study) -> dict[float, str]:
+    """Value of a block ratio's ``parameter`` → evaluated arm, for methods that differ in it alone, sampler apart.
 
-
-def map_of_regimes(study: Study) -> str | None:
-    """The first experiment with a reference and two training settings that vary."""
-    named = study.experiments.items()
-    return next((name for name, e in named if e.reference is not None and len(e.vary) == 2), None)
-
-
-def without_clip(study: Study, names: Iterable[str]) -> dict[str, str]:
-    """Method → label of its ratio, for the methods among ``names`` that have a ratio and no clip."""
-    methods = {name: method(name, study.methods) for name in names}
-    return {n: m.ratio.label for n, m in methods.items() if m.clip.name == "none" and m.ratio.name != "none"}
-
-
-def block_sweep(
-    study: Study, parameter: str, section: Literal["estimators", "rounds"]
-) -> tuple[dict[float, str], bool]:
-    """Value of a block ratio's ``parameter`` → method, for methods that differ in it alone; and whether it is measured.
-
-    True: these are methods of ``section``; False: that has fewer than two values, and these are evaluated arms. The
-    ratio's other parameters are MPO's defaults, and the methods' other parts are equal, except for the sampler. Empty
-    if there are fewer than two values.
+    The ratio's other parameters are MPO's defaults. Empty if there are fewer than two values.
     """
-    measured = getattr(study, section)
-    by_value = _by_parameter(study, measured.methods if measured else (), parameter)
-    if by_value:
-        return by_value, True
-    arms = (run.arm for run in run_matrix(study).evaluated if "+" not in run.arm)
-    return _by_parameter(study, arms, parameter), False
-
-
-def _by_parameter(study: Study, names: Iterable[str], parameter: str) -> dict[float, str]:
     default = Block().settings
     groups: dict[str, dict[float, str]] = {}
-    for name in dict.fromkeys(names):
+    for name in dict.fromkeys(run.arm for run in run_matrix(study).evaluated if "+" not in run.arm):
         chosen: Method = method(name, study.methods)
         settings = chosen.ratio.settings
         if isinstance(chosen.ratio, Block) and settings == default | {parameter: settings[parameter]}:
@@ -132,9 +102,7 @@ class Entry(NamedTuple):
 
 
 HEADLINE = ("an experiment named 'headline'", headline)
-ESTIMATORS = "measurements of estimators; set `estimators: {methods: […], reference: …}`"
-ROUNDS = "measurements of rounds; set `rounds: {methods: […], reference: …}` with two methods or more"
-SWEEP = "two methods that differ in block.{0} alone, in `{1}.methods` or evaluated"
+SWEEP = "two evaluated methods that differ in block.{0} alone"
 ARMS = "at least 2 of these methods in experiments: {}"
 FIGURES: dict[str, Entry] = {
     "benchmarks": Entry(
@@ -156,71 +124,34 @@ FIGURES: dict[str, Entry] = {
         entropy_arms,
     ),
     "importance_sampling": Entry(
-        "Ratios of every grain with the same sparse reward, and training without a ratio (after TEPO's figure 5)",
+        "Importance-sampling levels with the same sparse reward, and training without a ratio (after TEPO's figure 5)",
         "lines",
         ARMS.format(", ".join(RATIO_ARMS)),
         ratio_arms,
     ),
     "convergence": Entry(
         "The cost of each method to reach the final accuracy of GRPO, relative to GRPO",
-        "rows",
+        "intervals",
         "grpo and another method in the experiment 'headline'",
         beside_grpo,
     ),
     "block_size": Entry(
-        "Block size K (after MPO): one round by each size, or the accuracy of final models",
+        "Block size K (after MPO): accuracy of the final models",
         "intervals",
-        SWEEP.format("size", "rounds"),
-        lambda study: block_sweep(study, "size", "rounds")[0],
+        SWEEP.format("size"),
+        partial(block_sweep, "size"),
     ),
     "future_weight": Entry(
-        "The weight φ of future tokens (after MPO): tokens clipped, and cosine of the update or final accuracy",
+        "The weight φ of future tokens (after MPO): tokens clipped, and accuracy of the final models",
         "intervals",
-        SWEEP.format("future_weight", "estimators"),
-        lambda study: block_sweep(study, "future_weight", "estimators")[0],
-    ),
-    "ratio_variance": Entry(
-        "Variance of every ratio on the same rollouts, by the number of optimizer steps since then (after MPO)",
-        "intervals",
-        "a method with a ratio and `clip: null` in `estimators.methods`",
-        lambda study: study.estimators and without_clip(study, study.estimators.methods),
+        SWEEP.format("future_weight"),
+        partial(block_sweep, "future_weight"),
     ),
     "pass_at_k": Entry(
         "pass@k of the initial model and the headline methods, by the unbiased estimator",
         "lines",
         "a benchmark with several responses per problem; set `sampling: {n: 8, temperature: 1.0}`",
         sampled_benchmarks,
-    ),
-    "regimes": Entry(
-        "Each method minus the reference, a panel per setting",
-        "rows",
-        "an experiment with a `reference`",
-        references,
-    ),
-    "ranges": Entry(
-        "Accuracy by clip range, a panel per ratio and a line per setting",
-        "intervals",
-        "an experiment named 'ranges'",
-        lambda study: "ranges" in study.experiments,
-    ),
-    "estimators": Entry(
-        "Gradient estimators on the same rollouts against the true gradient, at several distances",
-        "rows",
-        ESTIMATORS,
-        lambda study: study.estimators,
-    ),
-    "rounds": Entry(
-        "One round by each method from the same rollouts: paired differences after the last update",
-        "rows",
-        ROUNDS,
-        lambda study: study.rounds and len(study.rounds.methods) > 1,
-    ),
-    "verdicts": Entry("All comparisons of the claims: effects in units of their uncertainty, and the verdicts", "rows"),
-    "phase": Entry(
-        "A map of settings: each method minus the reference, over two training settings; a panel per method",
-        "maps",
-        "an experiment with a `reference` and two keys under `vary`, such as `off_policy_steps` and `learning_rate`",
-        map_of_regimes,
     ),
 }
 

@@ -23,8 +23,6 @@ SETTINGS: dict[str, Callable[[str], str]] = {
     "updates_per_batch": updates_text,
     "epochs": lambda epochs: f"{epochs} pass{'' if str(epochs) == '1' else 'es'}",
     "off_policy_steps": lambda steps: f"rollouts {steps} step{'' if str(steps) == '1' else 's'} old",
-    "sampling_seed": lambda _: "other sampling seeds",
-    "shuffle_rewards": lambda _: "shuffled rewards",
     "learning_rate": lambda rate: f"learning rate {float(rate):g}",
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from statistics import mode
 from typing import NamedTuple
@@ -11,15 +10,8 @@ import numpy as np
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 
-from ..analysis import measures
-from ..analysis.contrasts import contrasts
 from ..analysis.statistics import LEVEL, Interval
-from ..errors import NoResults
 from ..measurements import MapCell, MapRecord
-from ..results import ALL, StudyResults
-from ..study.runs import arms_of
-from . import catalogue
-from .labels import labels
 from .style import FULL_PAGE
 
 KEYS = {
@@ -88,48 +80,6 @@ def draw(
     if image is not None:
         bar = figure.colorbar(image, ax=figure.axes, location="right", shrink=grid.shrink, aspect=30, extend="both")
         bar.set_label(grid.unit, fontsize=7.5)
-    return figure
-
-
-def phase(results: StudyResults) -> Figure:
-    """The reference's mean accuracy during training, and each method's area under the curve minus the reference's."""
-    study, label = results.study, labels(results.study)
-    name = str(catalogue.map_of_regimes(study))
-    experiment = study.experiments[name]
-    reference = str(experiment.reference)
-    (x_key, columns), (y_key, rows) = experiment.vary.items()
-    by_arms = {(c.pair.arm.name, c.pair.reference.name): c for c in contrasts(results)}
-    places = itertools.product(experiment.methods, columns, rows)
-    names = {place: arm.name for place, arm in zip(places, arms_of(experiment, study), strict=True)}
-    methods = [m for m in experiment.methods if m != reference]
-    try:
-        cells = {
-            (m, x, y): by_arms[name, names[reference, x, y]] for (m, x, y), name in names.items() if m != reference
-        }
-    except KeyError as error:
-        arms = " and ".join(error.args[0])
-        raise NoResults(f"{results.folder.path}: no seed of {arms} has been trained. {ALL}") from error
-    across = min(4, len(methods) + 1)
-    down = -(-(len(methods) + 1) // across)
-    then = " " if down > 1 else "\n"  # a colour bar beside a single row is shorter than its text
-    grid = Grid(
-        rows=[f"{y:g}" if isinstance(y, float) else str(y) for y in rows],
-        columns=[f"{x:g}" if isinstance(x, float) else str(x) for x in columns],
-        across=across,
-        height=max(2.6, 0.7 + 1.75 * down),  # the text of the colour bar needs more than a single row
-        reach=12.0,
-        digits=1,
-        shrink=0.8,
-        unit=f"mean validation accuracy{then}minus {label(reference)} (points)",
-    )
-    percent = [[float(measures.area(results, names[reference, x, y]).mean()) for x in columns] for y in rows]
-    differences = {}
-    for m in methods:
-        table = [[cells[m, x, y] for x in columns] for y in rows]
-        differences[label(m)] = [[(c.area.interval, c.decided) for c in row] for row in table]
-    figure = draw(grid, f"{label(reference)}: mean accuracy", percent, differences)
-    figure.supxlabel(KEYS.get(x_key, x_key.replace("_", " ")), fontsize=8)
-    figure.supylabel(KEYS.get(y_key, y_key.replace("_", " ")), fontsize=8)
     return figure
 
 

@@ -1,4 +1,4 @@
-"""The tables: accuracy by benchmark and by the parts of methods (after TEPO's tables 1 and 2), findings and claims."""
+"""The tables: accuracy by benchmark and by the parts of methods (after TEPO's tables 1 and 2), and comparisons."""
 
 from __future__ import annotations
 
@@ -9,41 +9,15 @@ from typing import Any
 import pandas as pd
 
 from ..analysis import Estimate, accuracy, measures
-from ..analysis.claims import decide_study, excluded_claims
-from ..analysis.contrasts import (
-    DIFFER,
-    IDENTICAL,
-    OPEN,
-    Contrast,
-    by_regime,
-    contrasts,
-)
-from ..analysis.controls import controls
-from ..analysis.statistics import SEEDS
-from ..analysis.verdicts import holm
-from ..analysis.wording import (
-    cells,
-    controls_text,
-    controls_warning,
-    counts_text,
-    ledger,
-    nothing_text,
-    pair_text,
-    points_text,
-    regime_text,
-    sentences,
-)
+from ..analysis import contrasts as analysis
 from ..data.registry import sampling_of
 from ..errors import UserError
 from ..paths import START
 from ..results import StudyResults
-from ..study import comparable
 from ..text import markdown_table
-from . import catalogue
 from .labels import labels, name_of
 
 ENDS = ("mean", "low", "high")
-OTHER_SAMPLER = " \\*"
 GREEDY = "greedy_"  # before the names of columns
 
 
@@ -76,13 +50,12 @@ def results(records: StudyResults) -> tuple[pd.DataFrame, str]:
     columns_clean = {f"{b}, clean": f"{b} (−{n})" for b, n in contaminated.items() if f"{b}, clean" in there}
     if columns_clean:
         texts += ["\n", _cells(records, frame, arms, "without problems of the training set", columns_clean)]
-    texts.append(_pairs(records))
     if (greedy := _greedy_columns(records, arms)) is not None:
         frame = frame.merge(greedy, on=["arm", "benchmark"], how="left")
         texts += [
             f"\n{_cells(records, frame, arms, 'method', columns, GREEDY)}",
             "\nThe same for one greedily decoded response per problem, in percent. Training maximises the "
-            "accuracy of sampled responses, which the table above and the claims are about.\n",
+            "accuracy of sampled responses, which the table above is about.\n",
         ]
     return frame, "".join(texts)
 
@@ -141,35 +114,6 @@ def _greedy_columns(records: StudyResults, arms: Sequence[str]) -> pd.DataFrame 
         for b, one in [*scores.items(), ("average", [s for (s,) in scores.values()])]:
             rows.append([arm, b, *_percent(accuracy(one)).values()])
     return pd.DataFrame(rows, columns=["arm", "benchmark", *(f"{GREEDY}{name}" for name in ENDS)])
-
-
-def _pairs(records: StudyResults) -> str:
-    """The table of paired differences between headline methods and the initial model."""
-    pairs = list(itertools.combinations([*catalogue.evaluated_headline(records.study), START], 2))
-    if not pairs:
-        return ""
-    label = labels(records.study)
-    differences = [measures.accuracy_difference(records, a, b) for a, b in pairs]
-    lines = [
-        [f"{label(a)} − {label(b)}{OTHER_SAMPLER * _differ_in_sampler(records, a, b)}", points_text(d), f"{p:.2g}"]
-        for (a, b), d, p in zip(pairs, differences, holm([d.p for d in differences]), strict=True)
-    ]
-    several = len(pairs) > 1
-    shown = markdown_table(["average over benchmarks", "difference, points", "p, corrected" if several else "p"], lines)
-    over = " or ".join(dict.fromkeys(f"{d.n} {d.unit}" for d in differences))
-    corrected = f"The p-values of no difference are corrected by Holm's method over the {len(pairs)} pairs."
-    once = "All runs begin from one initial model, evaluated once: the error of its score is not in the intervals.\n"
-    confounded = "\\* The samplers differ as well, so the difference is not due to the objectives alone.\n"
-    return (
-        f"\n{shown}\nPaired by seed and problem; 95% intervals over {over}, each by itself. "
-        f"{corrected if several else 'p is of no difference.'}\n{once * (records.study.model.starts == 1)}"
-        f"{confounded * (OTHER_SAMPLER in shown)}"
-    )
-
-
-def _differ_in_sampler(records: StudyResults, a: str, b: str) -> bool:
-    arms = records.matrix.arms
-    return START not in (a, b) and arms[a].method(records.study).sampler != arms[b].method(records.study).sampler
 
 
 def _best(records: StudyResults, arms: list[str], benchmark: str) -> str | None:
@@ -253,99 +197,39 @@ def _part(name: str, settings: Mapping[str, object]) -> str:
     return f"{name} ({inside})" if inside else name
 
 
-# ---- claims ----------------------------------------------------------------------------------------------------------
+# ---- contrasts -------------------------------------------------------------------------------------------------------
 
-UNDECIDED = "### Inconclusive claims"  # the heading of their table
-CLAIMS = ["claim", "comparison", "effect", "published", "finding", "verdict"]
-
-
-def claims(results: StudyResults) -> tuple[pd.DataFrame, str]:
-    """A row per comparison, and all claims as Markdown, which begins with a warning if a control failed."""
-    decided, judged = decide_study(results), controls(results)
-    label = labels(results.study)
-    differences = [f.difference for claim in decided for f in claim.findings]
-    units = sorted({(d.unit != SEEDS, d.n, d.unit) for d in differences})
-    over = " or ".join(f"{n} {unit}" for _, n, unit in units) or "no seeds"
-    note = (
-        f"\n{counts_text(decided)} Each comparison is tested against 0, in the claimed direction and in the opposite "
-        f"one, and against the published size where the paper gives one, over {over}, paired, and corrected by Holm's "
-        f"method over all comparisons. Intervals are 95%, not corrected. A claim holds if all its comparisons "
-        "do; a single one that is opposite, or smaller than published, decides against it. These results are for "
-        f"{results.study.title or results.study.name} and do not decide the claims for other models.\n"
-    )
-    # Markdown: decided claims first; the others after a heading of their own, by which the report folds them.
-    groups: dict[bool, list[list[str]]] = {True: [], False: []}
-    for r in decided:
-        text = f"{r.claim.text} ({r.claim.source})" + (f" *{r.claim.reading}*" if r.claim.reading else "")
-        ends = [(text, f"**{r.outcome}**" if r.findings else r.outcome)] + [("", "")] * len(r.findings)
-        rows = [[first, *row, last] for (first, last), row in zip(ends, cells(r, label), strict=False)]
-        groups[r.verdict not in ("inconclusive", None)] += rows
-    first = markdown_table(CLAIMS, groups[True]) if groups[True] else "No claim is decided.\n"
-    others = f"\n{UNDECIDED}\n\n{markdown_table(CLAIMS, groups[False])}" if groups[False] else ""
-    warning = f"**{text}**\n\n" if (text := controls_warning(judged)) else ""
-    shown = f"\n```\n{controls_text(judged)}\n```\n" if judged else ""
-    excluded = [[f"{c.text} ({c.source})", c.excluded] for c in excluded_claims().values()]
-    others += f"\n### Claims that are not tested\n\n{markdown_table(['claim', 'why'], excluded)}"
-    return ledger(decided), warning + first + note + shown + others
+CONTRASTS = ["comparison", "setting", "AUC", "final, sampled", "final, greedy", "tokens", "p", "n", "outcome"]
 
 
-# ---- findings -------------------------------------------------------------------------------------------------------
-
-FINDINGS = [
-    "setting",
-    "comparison",
-    "mean validation accuracy (AUC)",
-    "final, sampled",
-    "final, greedy",
-    "p, corrected",
-    "finding",
-]
-
-
-def findings(results: StudyResults) -> tuple[pd.DataFrame, str]:
-    """A sentence per regime and a row per comparison, after a warning if a control failed."""
-    effects, label = contrasts(results), labels(results.study)
-    parts = [f"**{text}**"] if (text := controls_warning(controls(results))) else []
-    if not effects:
-        return pd.DataFrame(columns=["of", "than"]), "\n\n".join([*parts, "This study compares no methods.\n"])
-    parts.append("\n".join(f"* {sentence}" for sentence in sentences(results, effects, label)))
+def contrasts(results: StudyResults) -> tuple[pd.DataFrame, str]:
+    """A row per comparison: differences in both endpoints and in response length, p of the first, n, outcome."""
+    study, label = results.study, labels(results.study)
+    found = analysis.contrasts(results)
+    if not found:
+        return pd.DataFrame(columns=["of", "than"]), "This study compares no methods.\n"
     cells = []
-    regimes = [(regime_text(regime), group) for regime, group in by_regime(results.study, effects).items()]
-    for name, group in [*regimes, ("whole methods", [c for c in effects if c.pair.whole])]:
-        sensitive = any(c.decided for c in group)
-        for i, c in enumerate(group):
-            shown = [points_text(d) for d in (c.area, c.sampled, c.greedy)]
-            finding = _finding(c, sensitive) + "; endpoints disagree" * c.disagreement
-            row = [pair_text(results.study, c.pair, label), *shown, f"{c.p:.2g}", finding]
-            cells.append(["" if i else name, *row])
-        if not (sensitive or all(c.identical or c.pair.whole for c in group)):
-            cells.append(["", nothing_text(results.study, group), "", "", "", "", ""])
-    seeds = sorted({c.area.n for c in effects})
-    over = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
-    planned = [pair.whole for pair in comparable.pairs(results.study)]
-    identical = [c.pair.whole for c in effects if c.identical]
-    families = [planned.count(whole) - identical.count(whole) for whole in (False, True)]
-    tested = " and over ".join(
-        f"the {n} {what}" for n, what in zip(families, ("planned comparisons", "of whole methods"), strict=True) if n
-    )
+    for c in found:
+        parts = analysis.parts_text(study, c.pair)
+        effects = [analysis.points_text(d) for d in (c.area, c.sampled, c.greedy, c.length)]
+        outcome = c.outcome + "; endpoints disagree" * c.disagreement
+        name = analysis.pair_text(study, c.pair, label) + f" (whole methods: {parts})" * bool(parts)
+        setting = analysis.setting_text(study, c.pair)
+        cells.append([name, setting, *effects, f"{c.p:.2g}", str(c.area.n), outcome])
     note = (
-        f"Points, paired over {over} {effects[0].area.unit}, 95% intervals, not corrected. The primary endpoint is the "
-        "mean validation accuracy over training (the area under its curve, AUC); p is of no difference in it, "
-        f"corrected by Holm's method over {tested or 'the comparisons'} that are not identical.\n"
+        "AUC: mean validation accuracy during training, the primary endpoint; final: accuracy of the final model on "
+        "the benchmarks; both in points. Tokens: length of sampled responses. Paired differences with 95% intervals "
+        f"over n {found[0].area.unit}, not corrected; p is of no difference in AUC, corrected by Holm's method over "
+        "the comparisons of one part, and separately over those of whole methods, which differ in the parts named.\n"
     )
-    parts.append(f"{markdown_table(FINDINGS, cells)}\n{note}")
-    return pd.DataFrame([_finding_row(c) for c in effects]), "\n\n".join(parts)
+    table = markdown_table(CONTRASTS, cells)
+    return pd.DataFrame([_contrast_row(c) for c in found]), f"{table}\n{note}"
 
 
-def _finding(c: Contrast, sensitive: bool) -> str:
-    """The outcome in words; `SMALL` is reported only in regimes where some comparison is decided (rule 3)."""
-    return c.outcome if sensitive or c.outcome in (DIFFER, IDENTICAL) else OPEN
-
-
-def _finding_row(c: Contrast) -> dict[str, object]:
+def _contrast_row(c: analysis.Contrast) -> dict[str, object]:
     """A contrast in the CSV file."""
     row: dict[str, object] = {"experiment": c.pair.experiment, "of": c.pair.arm.name, "than": c.pair.reference.name}
-    for endpoint, difference in (("area", c.area), ("sampled", c.sampled), ("greedy", c.greedy)):
+    for endpoint, difference in (("area", c.area), ("sampled", c.sampled), ("greedy", c.greedy), ("length", c.length)):
         if difference is not None:
             row |= {f"{endpoint}_{key}": value for key, value in difference.numbers().items()}
-    return row | {"p_corrected": c.p, "finding": c.outcome}
+    return row | {"p_corrected": c.p, "outcome": c.outcome}

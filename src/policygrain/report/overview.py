@@ -7,16 +7,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..analysis import Estimate, accuracy, measures
-from ..analysis.contrasts import Contrast, contrasts
-from ..analysis.controls import controls
-from ..analysis.verdicts import holm
-from ..analysis.wording import controls_warning, pair_text, points_text, regime_text
+from ..analysis.contrasts import Contrast, contrasts, pair_text, parts_text, points_text, setting_text
 from ..errors import UserError
 from ..figures.catalogue import evaluated_headline
 from ..figures.labels import labels, name_of
 from ..paths import START
 from ..results import StudyResults
-from ..study.comparable import different_parts
 from ..text import columns, shortened
 
 LINES, WIDTH = 15, 80  # of the terminal's last screen
@@ -76,20 +72,20 @@ def note(results: StudyResults, shown: Sequence[Row]) -> str:
 
 
 def warnings(results: StudyResults, shown: Sequence[Row]) -> list[str]:
-    """Why nothing can be concluded: nothing was ever right, nothing has learned, or a sanity check failed."""
-    texts = [controls_warning(controls(results))]
+    """Why nothing can be concluded: nothing was ever right, or nothing has learned."""
+    texts = []
     trained = [row.arm for row in shown if row.arm != START]
     if not any(row.sampled.mean or (row.greedy and row.greedy.mean) for row in shown):
         texts.append(
-            "No response of any model was ever correct. Read some (`policygrain show` on a run's folder): the initial "
-            "model may be too weak, or the prompt and `extraction` may not fit it."
+            "No response of any model was ever correct. Read some, at the end of the report: the initial model may be "
+            "too weak, or the prompt and `extraction` may not fit it."
         )
     elif trained and not any(_has_learned(results, arm) for arm in trained):
         texts.append(
             "Nothing has learned: no method is shown to be more accurate than the initial model. The steps, the "
             "learning rate or the seeds may be too few."
         )
-    return [text for text in texts if text]
+    return texts
 
 
 def _has_learned(results: StudyResults, arm: str) -> bool:
@@ -105,12 +101,12 @@ def _columns(results: StudyResults) -> list[str]:
 
 
 def comparisons(results: StudyResults) -> list[str]:
-    """A sentence per comparison, those that are significant first; without any, the headline's methods as wholes."""
-    return [_sentence(results, c) for c in _compared(results)] or _whole_methods(results)
+    """A sentence per comparison: those of one part first, in each kind those that are significant first."""
+    return [_sentence(results, c) for c in _compared(results)]
 
 
 def _compared(results: StudyResults) -> list[Contrast]:
-    return sorted(contrasts(results), key=lambda c: (not c.decided, c.pair.whole, c.p))
+    return sorted(contrasts(results), key=lambda c: (c.pair.whole, not c.decided, c.p))
 
 
 def _arms_of_first(results: StudyResults) -> list[str]:
@@ -118,30 +114,19 @@ def _arms_of_first(results: StudyResults) -> list[str]:
 
 
 def _sentence(results: StudyResults, c: Contrast) -> str:
+    """Both endpoints, length, and whether the first is shown to differ."""
     study, label = results.study, labels(results.study)
-    settings = regime_text(tuple((key, getattr(c.pair.arm.training(study), key)) for key, _ in c.pair.arm.settings))
-    where = f" ({settings})" if c.pair.arm.settings else ""
+    settings = setting_text(study, c.pair)
+    where = f" ({settings})" if settings else ""
     found = f"p = {c.p:.2g}, {'significant' if c.decided else 'inconclusive'}"
     if c.identical or c.area.n < 2:
         found = "identical" if c.identical else f"one {c.area.unit[:-1]}, so there is no interval"
     finals = [f"{points_text(d)} {name}" for name, d in (("sampled", c.sampled), ("greedy", c.greedy)) if d]
     final = f"; final accuracy {', '.join(finals)}" if finals else ""
-    return f"{pair_text(study, c.pair, label)}{where}: {points_text(c.area)} points in training ({found}){final}."
-
-
-def _whole_methods(results: StudyResults) -> list[str]:
-    """The headline's methods minus its first one, in final accuracy; they may differ in several parts."""
-    first, *others = evaluated_headline(results.study) or [""]
-    label, arms, texts = labels(results.study), results.matrix.arms, []
-    differences = [measures.accuracy_difference(results, other, first) for other in others]
-    for other, d, p in zip(others, differences, holm([d.p for d in differences]), strict=True):
-        parts = different_parts(*(arms[arm].method(results.study) for arm in (other, first)))
-        found = f"p = {p:.2g}, {'significant' if p < 0.05 else 'inconclusive'}" if d.n > 1 else f"one {d.unit[:-1]}"
-        texts.append(
-            f"{label(other)} − {label(first)}: {points_text(d)} points of final accuracy ({found}); whole methods, "
-            f"which differ in {', '.join(parts)}."
-        )
-    return texts
+    length = f"; tokens {points_text(c.length)}" if c.length else ""
+    whole = f"; whole methods, which differ in {parts}" if (parts := parts_text(study, c.pair)) else ""
+    name = pair_text(study, c.pair, label)
+    return f"{name}{where}: {points_text(c.area)} points in training ({found}){final}{length}{whole}."
 
 
 def screen(results: StudyResults) -> str:

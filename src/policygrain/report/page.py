@@ -12,15 +12,9 @@ from urllib.parse import urlsplit
 
 from markupsafe import Markup
 
-from ..analysis.claims import decide_study
-from ..analysis.contrasts import contrasts
-from ..analysis.controls import controls
-from ..analysis.wording import abstract
 from ..errors import UserError
 from ..figures import TABLES
 from ..figures.catalogue import FIGURES
-from ..figures.labels import labels
-from ..figures.tables import UNDECIDED
 from ..files import atomic_text
 from ..paths import START
 from ..provenance import devices
@@ -39,12 +33,10 @@ def write_report(results: StudyResults, captions: Path, out: Path) -> None:
 
     ``captions`` is a folder with a file NAME.rst per figure and table. UserError if a figure or table is missing.
     """
-    study, folder, label = results.study, results.folder, labels(results.study)
+    study, folder = results.study, results.folder
     evaluated = overview.rows(results) if results.matrix.evaluated else []
     names = sorted(study.figures, key=lambda name: name != FIRST)
     texts = {name: _read(folder.table(name, ".md")) for name in TABLES}
-    texts["findings"] = re.sub(r"^\* .*\n", "", texts["findings"], flags=re.M)  # they are in the abstract
-    texts["claims"], _, inconclusive = texts["claims"].partition(f"{UNDECIDED}\n")
     page = render(
         resources.files(__package__) / "page.html",
         policy=content_security_policy(),
@@ -62,12 +54,7 @@ def write_report(results: StudyResults, captions: Path, out: Path) -> None:
             }
             for name in names
         ],
-        abstract=[
-            unbroken(text)
-            for text in abstract(results, decide_study(results), contrasts(results), controls(results), label)
-        ],
         tables={name: tables(text) for name, text in texts.items()},
-        inconclusive=tables(inconclusive),
         captions={name: _caption(captions, name) for name in TABLES},
         protocol=protocol(results),
         provenance=provenance(results),

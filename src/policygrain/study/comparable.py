@@ -10,12 +10,13 @@ from ..objective import method_names
 from ..objective.method import TEXTS
 from .fingerprint import start_seeds
 from .load import load_study
-from .runs import CONTROLS, Arm, RunMatrix, arms_of, run_matrix
+from .runs import Arm, RunMatrix, arms_of, run_matrix
 from .schema import Study
 
 if TYPE_CHECKING:
     from ..objective import Method
 
+HEADLINE = "headline"  # the experiment whose methods are compared as wholes
 RULE = "(rule {} of docs/statistics.md)"
 # Settings that change the number of optimizer steps, responses or prompts of a run.
 SIZES = ("steps", "prompts_per_step", "group", "updates_per_batch", "epochs")
@@ -29,14 +30,14 @@ class Pair(NamedTuple):
     arm: Arm
     reference: Arm
     margin: float | None = None  # in points; differences shown to be smaller are reported as such
-    whole: bool = False  # a method of the study with its base; they may differ in several parts
+    whole: bool = False  # whole methods, which may differ in several parts
 
 
 def pairs(study: Study) -> list[Pair]:
-    """All comparisons of a study, each once: of experiments, ages of rollouts, and methods with their bases."""
+    """All comparisons of a study, each once: of experiments, ages of rollouts, and whole methods."""
     matrix = run_matrix(study)
     by_arms: dict[tuple[str, str], Pair] = {}
-    for pair in (*_planned(study), *_ages(study, matrix), *_own_methods(study, matrix)):
+    for pair in (*_planned(study), *_ages(study, matrix), *_whole_methods(study, matrix)):
         by_arms.setdefault((pair.arm.name, pair.reference.name), pair)
     return list(by_arms.values())
 
@@ -67,17 +68,19 @@ def _training(study: Study, arm: Arm, **changes: Any) -> str:
     return str(sorted((arm.training(study).model_dump() | changes).items()))
 
 
-def _own_methods(study: Study, matrix: RunMatrix) -> Iterator[Pair]:
-    """Methods defined in the study, in experiments without comparisons, each with its nearest trained base."""
+def _whole_methods(study: Study, matrix: RunMatrix) -> Iterator[Pair]:
+    """In experiments without comparisons: own methods with their bases, others of the headline with its first."""
     compared = {name for name, e in study.experiments.items() if e.reference is not None or e.compare}
-    for name, runs in matrix.experiments.items():
-        if name == CONTROLS or name in compared:
+    for name, experiment in study.experiments.items():
+        if name in compared:
             continue
-        for arm in (matrix.arms[arm_name] for arm_name in dict.fromkeys(run.arm for run in runs)):
-            if arm.method_name in study.methods and arm.method_name not in method_names():
-                base = _trained_base(study, matrix, arm)
-                if base is not None:
-                    yield Pair(name, arm, base, whole=True)
+        for arm in arms_of(experiment, study):
+            own = arm.method_name in study.methods and arm.method_name not in method_names()
+            base = _trained_base(study, matrix, arm) if own else None
+            if base is None and name == HEADLINE and arm.method_name != experiment.methods[0]:
+                base = Arm(experiment.methods[0], arm.settings)
+            if base is not None:
+                yield Pair(name, arm, base, whole=True)
 
 
 def _trained_base(study: Study, matrix: RunMatrix, arm: Arm) -> Arm | None:

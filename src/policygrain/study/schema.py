@@ -43,14 +43,7 @@ FigureName = Literal[
     "convergence",
     "block_size",
     "future_weight",
-    "ratio_variance",
     "pass_at_k",
-    "regimes",
-    "ranges",
-    "estimators",
-    "rounds",
-    "verdicts",
-    "phase",
 ]  # the entries of `figures/catalogue.py`
 
 

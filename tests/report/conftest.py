@@ -20,7 +20,8 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session")
 def study() -> Study:
-    return load_study(ROOT / "tests/support/every_stage.yaml").model_copy(update={"figures": ["benchmarks", "dynamics"]})
+    study = load_study(ROOT / "tests/support/every_stage.yaml")
+    return study.model_copy(update={"figures": ["benchmarks", "dynamics"]})
 
 
 @pytest.fixture(scope="session")

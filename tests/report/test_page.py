@@ -46,8 +46,8 @@ def test_the_report_has_everything_and_needs_nothing(page: Path) -> None:
 
 
 def test_a_report_of_what_was_not_drawn_says_so(study: Study, results: Path, tmp_path: Path) -> None:
-    more = study.model_copy(update={"figures": ["dynamics"]})
-    with pytest.raises(UserError, match=r"dynamics\.svg: cannot be read .* run `snakemake figures`"):
+    more = study.model_copy(update={"figures": ["clip_ratio"]})
+    with pytest.raises(UserError, match=r"clip_ratio\.svg: cannot be read .* run `snakemake figures`"):
         write_report(StudyResults(results, more), CAPTIONS, tmp_path / "report.html")
 
 

@@ -69,7 +69,7 @@ OTHER: dict[str, Any] = {
     "experiments.NAME.vary": {"group": [4, 2]},
     "evaluation.benchmarks[].name": "renamed",
     "evaluation.benchmarks[].source": "largest",
-    "figures": ["verdicts"],
+    "figures": ["clip_ratio"],
     "estimators.methods": ["grpo", "mine", "dapo"],
     "estimators.reference": "mine",
     "rounds.methods": ["grpo", "mine", "dapo"],

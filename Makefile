@@ -34,7 +34,7 @@ all: setup
 	$(BIN)/snakemake --cores $(CORES) --configfile $(STUDY) -- all
 	@$(BIN)/policygrain report --config $(STUDY) --screen
 
-# The studies of docs/engines.md: the same one by the loop, by TRL and by verl.
+# One study by the loop, by TRL and by verl.
 engines: setup setup-verl
 	for study in engines laptop-trl engines-verl; do $(MAKE) all STUDY=lab/research/studies/$$study.yaml || exit 1; done
 

@@ -84,7 +84,7 @@ def claim(arguments: Namespace) -> None:
     """Decide whether one side of runs, of any trainer, is better than another.
 
     Reads logs of TRL, verl and prime-rl, CSV, JSON Lines, MLflow and exports of Weights & Biases. Prints the difference
-    with its interval, the verdict, and about how many more seeds would decide (docs/run-claims.md).
+    with its interval, the verdict, and about how many more seeds would decide (docs/evaluate.md).
     """
     from ..analysis.run_claims import Endpoint, decide_runs
     from ..analysis.run_logs import read_runs

@@ -27,7 +27,7 @@ FLAGS = ("mask_signal_covariance", "micro_batch_statistics")
 
 @dataclass(frozen=True)
 class LossOutput:
-    """``loss`` is a scalar with gradient, ``metrics`` are floats (see docs/glossary.md).
+    """``loss`` is a scalar with gradient, ``metrics`` are floats (see docs/results.md).
 
     Metrics are read from the device when they are first asked for, so a GPU can begin the backward pass before.
     """

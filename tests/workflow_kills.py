@@ -46,7 +46,6 @@ STUDY: dict[str, Any] = {
     "rounds": {"starts": 1},
     "experiments": {"headline": {"methods": ["dapo", "tepo"]}},
     "seeds": [0, 1, 2],
-    "sanity_checks": None,
     "evaluation": {"engine": "transformers"},
     "figures": ["dynamics"],
 }

@@ -30,7 +30,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "experiments with other seeds": {"seeds_per_process": 2, "seeds": [0, 1, 2], "experiments": OTHER_SEEDS},
     "initial models take turns": {"seeds": [0, 1, 2], "model": {"starts": 2}, "experiments": OTHER_SEEDS},
     "measured": {"seeds": [0, 1, 2], "estimators": MEASURED, "rounds": MEASURED},
-    "sanity_checks": {"seeds": [0, 1], "sanity_checks": {"method": "grpo", "worse": "tepo"}},
     "shards": {"seeds": [0, 1, 2], "evaluation": {"runs_per_engine": 2}},
     "evaluated by the trainer": {"seeds": [0, 1, 2], "evaluation": {"after_training": True}},
     "pretrained": {"seeds": [0, 1], "model": {"start": "some/model"}, "estimators": MEASURED},
@@ -93,7 +92,6 @@ FINISHED = {
         "headline": {"methods": ["grpo", "tepo"]},
         "more": {"methods": ["none"], "seeds": [0], "vary": {"updates_per_batch": [1, 4]}, "evaluate": False},
     },
-    "sanity_checks": None,
     "figures": ["verdicts", "estimators", "rounds", "benchmarks", "dynamics", "clip_ratio", "convergence", "pass_at_k"],
 }
 DRAWN = {"figure": 8, "table": 4, "report_page": 1, "track": 1}
@@ -116,7 +114,6 @@ def smoke_jobs(changes: dict[str, Any]) -> list[Job]:
         ({"estimators": {"batches": 21}}, {"estimators": 2, **DRAWN}),
         ({"estimators": None}, DRAWN),
         ({"rounds": {"pools": 2}}, {"rounds": 2, **DRAWN}),
-        ({"sanity_checks": {"method": "tepo", "worse": "poor_clip"}}, {"train": 4, **DRAWN}),
         ({"evaluation": {"seed": 8}}, {"evaluate": 1, **DRAWN}),
         (
             {

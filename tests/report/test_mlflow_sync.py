@@ -216,7 +216,7 @@ def smoke(empty_store: Path, root: Path, tmp_path: Path, monkeypatch: pytest.Mon
     shutil.copy(empty_store, tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     study = load_study(root / "tests/support/every_stage.yaml")
-    headline = {"experiments": {"headline": study.experiments["headline"]}, "sanity_checks": None}
+    headline = {"experiments": {"headline": study.experiments["headline"]}}
     return StudyResults(make_up(study.model_copy(update=headline), tmp_path / "smoke", {}))
 
 

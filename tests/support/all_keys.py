@@ -39,7 +39,6 @@ REFERENCE: dict[str, Any] = {
     },
     "estimators": {"methods": ["grpo", "mine"], "reference": "grpo", "updates": [1, 2]},
     "rounds": {"methods": ["grpo", "mine"], "reference": "grpo", "updates": [1, 2]},
-    "sanity_checks": {"method": "grpo", "worse": "mine"},
     "tracking": {"uri": "sqlite:///x.db"},
 }
 SOURCES = {"own.jsonl": "a" * 16, "own_test.jsonl": "b" * 16}
@@ -74,9 +73,6 @@ OTHER: dict[str, Any] = {
     "estimators.reference": "mine",
     "rounds.methods": ["grpo", "mine", "dapo"],
     "rounds.reference": "mine",
-    "sanity_checks.method": "dapo",
-    "sanity_checks.worse": "tepo",
-    "sanity_checks.seeds": [3],
 }
 
 

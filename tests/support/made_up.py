@@ -26,7 +26,7 @@ from policygrain.records import (
 )
 from policygrain.study import Study, study_text
 from policygrain.study.fingerprint import Fingerprints, measured_starts, start_seeds
-from policygrain.study.runs import Run, control_arms
+from policygrain.study.runs import Run
 
 from .files import write_lines
 
@@ -60,7 +60,7 @@ def make_up_run(
     """The records of one run that has ended; ``rows`` are its metrics, the last of them of the final validation."""
     arm, there = fingerprints.matrix.arms[run.arm], results.run(run.arm, run.seed)
     updates = arm.training(fingerprints.study).updates_of_batch
-    rows = rows or made_up_rows(updates, run.seed, rise_of(fingerprints.study, run.arm))
+    rows = rows or made_up_rows(updates, run.seed)
     steps = len(rows) - 1
     timings = timings or [{"step": s, "total_seconds": 2.0 * (s + 1)} for s in range(steps)]
     write_lines(there.metrics, rows)
@@ -91,21 +91,14 @@ def make_up_run(
     return there
 
 
-def rise_of(study: Study, arm: str) -> float:
-    """How much of the others' rise an arm has: controls come out as they have to."""
-    roles = {control.name: role for role, control in control_arms(study).items()}
-    return {"shuffled_rewards": 0.0, "zero_learning_rate": 0.0, "worse": 0.2}.get(roles.get(arm, ""), 1.0)
-
-
-def made_up_rows(updates: int, seed: int, rise: float = 1.0) -> list[dict[str, Any]]:
+def made_up_rows(updates: int, seed: int) -> list[dict[str, Any]]:
     """`STEPS` steps: accuracy rises by 0.1 per step.
 
     Validation, every other step, rises from 0 in proportion to the step; seed s ends with 0.5 + 0.1s, seed 5 as seed 0.
-    All of it times ``rise``.
     """
-    final = rise * (0.5 + 0.1 * (seed % 5))
+    final = 0.5 + 0.1 * (seed % 5)
     rows: list[dict[str, Any]] = [
-        {"step": s, "sampled_accuracy": rise * 0.1 * s, "clip_fraction_low": 0.01, "clip_fraction_high": 0.02, **SHARED}
+        {"step": s, "sampled_accuracy": 0.1 * s, "clip_fraction_low": 0.01, "clip_fraction_high": 0.02, **SHARED}
         | {"total_updates": updates * (s + 1), "total_tokens": 100 * (s + 1), "total_samples": 32 * (s + 1)}
         | ({"validation_accuracy": final * s / STEPS} if s % 2 == 0 else {})
         for s in range(STEPS)

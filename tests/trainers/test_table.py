@@ -32,7 +32,6 @@ ASKS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"advantage": "rloo"}, {}),
     ({}, {"training": {"off_policy_steps": 1}}),
     ({}, {"training": {"old_log_probs": "engine"}}),
-    ({}, {"training": {"shuffle_rewards": True}}),
     ({}, {"model": {"lora": {"rank": 4}}}),
     ({}, {"training": {"prompts_per_step": 5}}),
 ]

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from policygrain.analysis.controls import EXPECTED, controls
 
 from policygrain.figures.catalogue import draw
 from policygrain.files import read_json, read_json_lines
@@ -85,9 +84,6 @@ def test_everything_is_there(smoke: Path, tmp_path: Path) -> None:
     assert (results / "runs" / "tepo" / "seed1" / "evaluation" / "count.jsonl").exists()
     records = StudyResults(results)
     assert len(records.estimator_records) == len(records.round_records) == 2, "one of each initial model"
-    found = {control.role: control for control in controls(records)}
-    assert set(found) == set(EXPECTED) and all(control.difference.n == 2 for control in found.values())
-    assert found["zero_learning_rate"].outcome == "passed" and found["other_seeds"].difference.mean != 0
     assert "| TEPO has the best average accuracy" in (results / "tables" / "claims.md").read_text()
 
 

@@ -170,7 +170,7 @@ def injected(root: Path, tmp_path: Path) -> Path:
     for name in ("config.json", "tokenizer_config.json"):  # what the first job looks for; a model is more
         (folder / name).write_text("{}")
     content = {"base": str(root / "tests/support/every_stage.yaml"), "name": "smoke", "model": {"start": INJECTION}}
-    content |= {"seeds": [0], "experiments": {"headline": {"methods": ["tepo"]}}, "sanity_checks": None}
+    content |= {"seeds": [0], "experiments": {"headline": {"methods": ["tepo"]}}}
     path = tmp_path / "study.yaml"
     path.write_text(yaml.safe_dump(content | {"figures": ["dynamics"]}))
     return path

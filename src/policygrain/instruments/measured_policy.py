@@ -152,13 +152,8 @@ class MeasuredPolicy:
         return dataclasses.replace(self.collector, all_log_probs=True, **changes)
 
 
-# Training keys that make a run a control, or change its precision or its old log-probabilities. Measured policies are
-# trained without them, in float32.
-PLAIN: dict[str, Any] = {
-    "compute": "float32",
-    "shuffle_rewards": False,
-    "old_log_probs": "trainer",
-}
+# Measured policies are trained in float32, with the trainer's own log-probabilities.
+PLAIN: dict[str, Any] = {"compute": "float32", "old_log_probs": "trainer"}
 
 
 @contextmanager

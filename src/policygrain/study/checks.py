@@ -6,7 +6,7 @@ import re
 
 from ..errors import UserError, did_you_mean
 from ..objective import comparison_names, method, method_names
-from .runs import CONTROLS, START, Arm, arms_of, control_arms, run_matrix
+from .runs import START, Arm, arms_of, run_matrix
 from .schema import Estimators, Experiment, Rounds, Study, Training
 from .sections import distinct
 
@@ -19,22 +19,8 @@ def check_keys(study: Study) -> None:
     for name in study.methods:
         method(name, study.methods)
     check_instruments(study)
-    if study.sanity_checks is not None and CONTROLS in study.experiments:
-        raise UserError(
-            f"experiments.{CONTROLS}: this name is reserved for the runs of `sanity_checks`; choose another."
-        )
     for name, experiment in study.experiments.items():
         _check_experiment(name, experiment, study)
-    for role, arm in control_arms(study).items():
-        try:
-            arm.method(study)
-        except UserError as error:
-            key = "worse" if role == "worse" else "method"
-            raise UserError(f"sanity_checks.{key}: {error}") from error
-    if study.sanity_checks is not None and study.sanity_checks.worse == study.sanity_checks.method:
-        raise UserError(
-            f"sanity_checks.worse: {study.sanity_checks.worse!r} is also sanity_checks.method; choose another method."
-        )
     try:
         distinct([name.lower() for name in run_matrix(study).arms])
     except ValueError as error:

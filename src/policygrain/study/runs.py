@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ..objective import Method
 
 
-CONTROLS = "controls"  # the name of the controls among the experiments
 START = "start"  # the name of the initial models among the arms that are evaluated
 
 
@@ -115,35 +114,19 @@ def arms_of(experiment: Experiment, study: Study) -> list[Arm]:
     return arms
 
 
-def control_arms(study: Study) -> dict[str, Arm]:
-    """The arms of the controls by role: the others are compared with `baseline`; empty without controls."""
-    if study.sanity_checks is None:
-        return {}
-    name = study.sanity_checks.method
-    return {
-        "baseline": Arm(name),
-        "other_seeds": Arm(name, (("sampling_seed", study.training.sampling_seed + 1),)),
-        "shuffled_rewards": Arm(name, (("shuffle_rewards", True),)),
-        "zero_learning_rate": Arm(name, (("learning_rate", 0.0),)),
-        "worse": Arm(study.sanity_checks.worse),
-    }
-
-
 def run_matrix(study: Study) -> RunMatrix:
-    """All arms and runs of a study, each once, in the order of its experiments, then its controls."""
-    parts = {name: (arms_of(experiment, study), experiment.seeds) for name, experiment in study.experiments.items()}
-    if study.sanity_checks is not None:
-        parts[CONTROLS] = [*control_arms(study).values()], study.sanity_checks.seeds
+    """All arms and runs of a study, each once, in the order of its experiments."""
     arms: dict[str, Arm] = {}
-    for arm in (arm for part_arms, _ in parts.values() for arm in part_arms):
-        arms.setdefault(arm.name, arm)
-    experiments = {
-        name: [Run(arm.name, seed) for arm in part_arms for seed in seeds or study.seeds]
-        for name, (part_arms, seeds) in parts.items()
-    }
-    runs = dict.fromkeys(run for part_runs in experiments.values() for run in part_runs)
-    evaluated_parts = [name for name, experiment in study.experiments.items() if experiment.evaluate]
-    evaluated = dict.fromkeys(run for name in evaluated_parts for run in experiments[name])
+    experiments: dict[str, list[Run]] = {}
+    for name, experiment in study.experiments.items():
+        of_experiment = {arm.name: arm for arm in arms_of(experiment, study)}
+        arms |= of_experiment
+        seeds = experiment.seeds or study.seeds
+        experiments[name] = [Run(arm_name, seed) for arm_name in of_experiment for seed in seeds]
+    runs = dict.fromkeys(run for of_experiment in experiments.values() for run in of_experiment)
+    evaluated = dict.fromkeys(
+        run for name, experiment in study.experiments.items() if experiment.evaluate for run in experiments[name]
+    )
     return RunMatrix(arms, list(runs), list(evaluated), experiments)
 
 

@@ -303,7 +303,7 @@ class Training(Section):
         "minibatches, and optimizer steps, in a pass over a batch; with more of them, training is more off-policy",
     )
     epochs: PositiveInt = key(POLICY, 1, "passes over each batch, all with the same old log-probabilities")
-    learning_rate: float = key(POLICY, 2e-4, "learning rate of AdamW; 0 as a control: nothing is learned", ge=0, le=1)
+    learning_rate: float = key(POLICY, 2e-4, "learning rate of AdamW; with 0 nothing is learned", ge=0, le=1)
     warmup_updates: NonNegativeInt = key(POLICY, 0, "optimizer steps of linear learning-rate warmup")
     weight_decay: float = key(POLICY, 0.0, "weight decay of AdamW", ge=0, le=10)
     betas: tuple[Beta, Beta] = key(POLICY, (0.9, 0.95), "betas of AdamW", strict=False)
@@ -346,12 +346,6 @@ class Training(Section):
         "trainer",
         "source of the log-probabilities of the old policy: the trainer, or the engine if its values for a quarter "
         "of the batch agree with the trainer's to 1e-4 nats on average",
-    )
-    sampling_seed: Seed = key(
-        "run", 0, "another stream of prompts and samples with the same seed and initial model, for controls"
-    )
-    shuffle_rewards: bool = key(
-        "run", False, "as a control: rewards are permuted within each group, so there is nothing to learn"
     )
     segment_ends: tuple[Text, ...] = key(
         POLICY,
@@ -471,18 +465,6 @@ class Rounds(Section):
     )
 
 
-class Controls(Section):
-    """Sanity checks (negative and positive controls): four arms with a known outcome.
-
-    The method with other sampling seeds (must not differ), with rewards shuffled within groups and with a learning rate
-    of 0 (must not learn), and a method known to be worse (must be found worse).
-    """
-
-    method: str = key("figures", ..., "method of the sanity checks")
-    worse: str = key("figures", ..., "a method known to be worse, such as one with a poor clip")
-    seeds: Several[Seed] | None = key("figures", None, "seeds of their runs; null: the seeds of the study")
-
-
 class Tracking(Section):
     """Tracking: the records of a study are copied to MLflow."""
 
@@ -549,9 +531,6 @@ class Study(Section):
     )
     rounds: Rounds | None = Field(
         None, description="one round of updates by each method from the same rollouts; null: not measured"
-    )
-    sanity_checks: Controls | None = Field(
-        None, description="runs whose outcome is known, which show whether the study can be trusted; null: none"
     )
     figures: Annotated[list[FigureName], AfterValidator(distinct)] = key(
         "figures", ["benchmarks", "dynamics", "clip_ratio"], "figures to draw"

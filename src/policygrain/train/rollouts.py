@@ -42,13 +42,8 @@ class PromptStream:
         return self._orders[epoch]
 
 
-def sampling_seed(settings: Training, seed: int) -> int:
-    """The key of all random choices of a run but the initial model; controls have another one with the same model."""
-    return seed_of("sampling", seed, settings.sampling_seed) if settings.sampling_seed else seed
-
-
 def prompt_stream(problems: list[Problem], seed: int) -> PromptStream:
-    """The prompts of a run with this sampling seed."""
+    """The prompts of a run with this seed."""
     return PromptStream(problems, seed_of("prompts", seed))
 
 
@@ -160,13 +155,10 @@ class Collector:
             outcomes = grade_responses(problem_of_response, flat, self.grader, self.renderer.tokenizer)
             correct = torch.tensor([o == "correct" for o in outcomes], dtype=torch.float32)
         rewards = correct - _overlong(flat, settings.max_tokens, self.sampler.overlong_buffer)
-        rewards = rewards.view(count, group)
-        if settings.shuffle_rewards:
-            rewards = _shuffled(rewards, [seed_of("shuffle", self.seed, position) for position in positions])
         return Rollouts(
             list(prompts),
             list(groups),
-            rewards,
+            rewards.view(count, group),
             correct.view(count, group),
             sampled=count,
             dropped=0,
@@ -198,13 +190,6 @@ def _overlong(responses: list[Response], max_tokens: int, buffer_share: float) -
     lengths = torch.tensor([len(r.ids) for r in responses], dtype=torch.float32)
     buffer = buffer_share * max_tokens
     return ((lengths - (max_tokens - buffer)) / buffer).clamp(0, 1) if buffer else torch.zeros_like(lengths)
-
-
-def _shuffled(rewards: Tensor, seeds: list[int]) -> Tensor:
-    """Rewards permuted within each group [prompts, group], by one seed per group."""
-    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-    orders = [torch.randperm(rewards.shape[1], generator=generator) for generator in generators]
-    return rewards.gather(1, torch.stack(orders))
 
 
 def _select(rollouts: Rollouts, keep: Tensor) -> Rollouts:

@@ -34,7 +34,7 @@ from .policy import ScoredPolicy
 from .ranks import gather, is_rank_0, on_rank_0
 from .records import MetricsLog, save_token_view
 from .rollout_batch import RolloutBatch, TrainingBatch, collect_batches, reads_engine
-from .rollouts import Collector, prompt_stream, sampling_seed
+from .rollouts import Collector, prompt_stream
 from .stopping import Stop
 from .update import minibatches_of_step
 
@@ -209,11 +209,10 @@ def open_collector(
             colocated=True,
             tokens=tokens_at_once(problems, renderer, settings),
         )
-        sampling = sampling_seed(settings, seed)
-        stream, method = prompt_stream(problems, sampling), arm.method(study)
+        stream, method = prompt_stream(problems, seed), arm.method(study)
         # With dynamic sampling the groups with log-probabilities could all be dropped.
         every = reads_engine(method, settings) or method.sampler.dynamic
-        yield Collector(stream, engine, grader, renderer, method.sampler, settings, sampling, every), validation
+        yield Collector(stream, engine, grader, renderer, method.sampler, settings, seed, every), validation
 
 
 def tokens_at_once(problems: list[Problem], renderer: PromptRenderer, settings: Training) -> int:

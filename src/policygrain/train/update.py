@@ -38,7 +38,7 @@ def minibatches(prompts: int, group: int, count: int, seed: int, epochs: int = 1
 
 
 def minibatches_of_step(settings: Training, prompts: int, group: int, seed: int, step: int) -> list[Tensor]:
-    """The minibatches of a step of a run with this sampling seed: the same for all methods and trainers."""
+    """The minibatches of a step of a run with this seed: the same for all methods and trainers."""
     return minibatches(prompts, group, settings.updates_per_batch, seed_of("minibatches", seed, step), settings.epochs)
 
 

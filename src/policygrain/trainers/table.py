@@ -74,10 +74,6 @@ FEATURES = [
         "the engine's log-probabilities as the old policy's (training.old_log_probs)",
         lambda study, s, m: s.old_log_probs != "trainer",
     ),
-    Feature(
-        "sanity checks (training.shuffle_rewards, training.sampling_seed)",
-        lambda study, s, m: s.shuffle_rewards or s.sampling_seed != 0,
-    ),
     Feature("adapters (model.lora)", lambda study, s, m: study.model.lora is not None),
     Feature(
         "updates that do not divide the prompts of a batch (training.updates_per_batch)",

@@ -25,7 +25,7 @@ from ..records import ExportRecord, read_record, write_record
 from ..study import Study
 from ..study.runs import Arm
 from ..study.schema import Training
-from ..train.rollouts import prompt_stream, response_seeds, sampling_seed
+from ..train.rollouts import prompt_stream, response_seeds
 from ..train.update import minibatches_of_step
 from .verl_config import AGENT, AGENT_LOOP, CONFIG, RECORD, REWARD, config, registered_name, with_changes
 
@@ -113,7 +113,7 @@ def training_rows(problems: list[Problem], settings: Training, seed: int) -> Ite
 
     Each comes with the seeds by which the loop samples its responses (`Collector`).
     """
-    seed, count = sampling_seed(settings, seed), settings.prompts_per_step
+    count = settings.prompts_per_step
     stream, one_pass = prompt_stream(problems, seed), settings.model_copy(update={"epochs": 1})
     for step in itertools.count():
         for rows in minibatches_of_step(one_pass, count, 1, seed, step):

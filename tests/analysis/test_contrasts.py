@@ -64,14 +64,14 @@ def test_a_difference_is_decided_in_its_own_setting(results: StudyResults) -> No
         ("none+off_policy_steps=2", "none"),  # what staleness itself costs
     }
     old = found["token+off_policy_steps=2", "none+off_policy_steps=2"]
-    assert old.decided and old.area.mean == pytest.approx(8.1, abs=0.5) and old.area.n == 8
+    assert old.decided and old.auc.mean == pytest.approx(8.1, abs=0.5) and old.auc.n == 8
     assert old.sampled is not None and old.sampled.mean == pytest.approx(-25)
     assert old.disagreement, "the area is higher and final accuracy lower"
     assert (
         not found["token", "none"].decided and found["sequence+off_policy_steps=2", "token+off_policy_steps=2"].decided
     )
     tested = [c for c in found.values() if not c.identical]
-    clearest = min(tested, key=lambda c: c.area.p)
+    clearest = min(tested, key=lambda c: c.auc.p)
     assert clearest.p == pytest.approx(len(tested) * clearest.area.p), "Holm's correction"
 
 

@@ -25,8 +25,8 @@ def heights(arm: str, seed: int) -> list[float]:
 def test_the_area_under_a_curve_by_hand(tmp_path: Path) -> None:
     """Heights 20, 30, 40, 50, 60 over four steps: (20/2 + 30 + 40 + 50 + 60/2) / 4 = 40. TEPO: 3.5 points / 4 more."""
     results = write(study_of(2), tmp_path, heights)
-    assert measures.area(results, "grpo").to_dict() == pytest.approx({0: 40.0, 1: 40.0 + 0.1 * 3.5 / 4})
-    assert measures.area(results, "tepo")[0] == pytest.approx(40 + 3.5 / 4)
+    assert measures.auc(results, "grpo").to_dict() == pytest.approx({0: 40.0, 1: 40.0 + 0.1 * 3.5 / 4})
+    assert measures.auc(results, "tepo")[0] == pytest.approx(40 + 3.5 / 4)
 
 
 def flat(arm: str, seed: int) -> list[float]:
@@ -48,7 +48,7 @@ def test_the_seeds_that_both_arms_have_are_compared(tmp_path: Path) -> None:
     results = write(study_of(4), tmp_path, heights)
     for path in results.folder.run("grpo", 1).path.rglob("*.json*"):
         path.unlink()
-    assert measures.over_units(results, measures.area(results, "tepo") - measures.area(results, "grpo")).n == 3
+    assert measures.over_units(results, measures.auc(results, "tepo") - measures.auc(results, "grpo")).n == 3
     assert measures.accuracy_difference(results, "tepo", "grpo").n == 3
     assert measures.length_difference(results, "tepo", "grpo").n == 3
 
@@ -56,7 +56,7 @@ def test_the_seeds_that_both_arms_have_are_compared(tmp_path: Path) -> None:
 def test_seeds_that_share_an_initial_model_count_once(tmp_path: Path) -> None:
     """Four seeds on two initial models: the mean of each model's two seeds is one value."""
     results = write(study_of(4, model={"starts": 2}), tmp_path, effects(tepo=2.0))
-    one, two = (measures.area(results, arm) for arm in ("tepo", "grpo"))
+    one, two = (measures.auc(results, arm) for arm in ("tepo", "grpo"))
     each = (one - two).to_numpy()
     expected = student([(each[0] + each[2]) / 2, (each[1] + each[3]) / 2])
     found = measures.over_units(results, one - two)
@@ -72,7 +72,7 @@ def test_seeds_of_an_experiment_share_initial_models_too(tmp_path: Path) -> None
     """The study's two seeds have their own; those of the experiment take turns. Marks of a figure are units."""
     methods = {"headline": {"methods": ["grpo", "tepo"], "seeds": [0, 1, 2, 3]}}
     results = write(study_of(2, model={"starts": 2}, experiments=methods), tmp_path, effects(tepo=2.0))
-    assert measures.over_units(results, measures.area(results, "tepo")).unit == "initial models"
+    assert measures.over_units(results, measures.auc(results, "tepo")).unit == "initial models"
     panel, *_ = figure("convergence", results).axes
     assert max(len(line.get_xdata()) for line in panel.lines if line.get_linestyle() == "None") == 2
 

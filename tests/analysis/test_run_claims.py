@@ -103,7 +103,7 @@ def test_endpoints() -> None:
     assert Endpoint().of(one) == (5.0, 4, 4)
     assert Endpoint(last=2).of(one) == (3.5, 2, 4)
     assert Endpoint(last=2, until=3).of(one) == (1.5, 1, 2)
-    assert Endpoint(area=True).of(one)[0] == pytest.approx((0.5 + 1.5 + 7.0) / 4)
+    assert Endpoint(auc=True).of(one)[0] == pytest.approx((0.5 + 1.5 + 7.0) / 4)
     with pytest.raises(UserError, match="r: has 4 values, and the endpoint needs 5"):
         Endpoint(last=5).of(one)
     diverged = run("r", [1.0, 2.0, np.nan])

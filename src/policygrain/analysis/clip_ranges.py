@@ -76,7 +76,7 @@ def _areas(results: StudyResults, arms: list[Arm]) -> dict[str, dict[str, float]
     for arm in arms:
         training, keys = arm.training(results.study), results.study.experiments[EXPERIMENT].vary
         regime = ", ".join(f"{key} {getattr(training, key)}" for key in keys)
-        by_regime[regime] = {str(seed): round(float(v), 3) for seed, v in measures.area(results, arm.name).items()}
+        by_regime[regime] = {str(seed): round(float(v), 3) for seed, v in measures.auc(results, arm.name).items()}
     return by_regime
 
 

@@ -23,34 +23,34 @@ class Contrast(NamedTuple):
     """An arm minus another, paired by seed. Replicates: seeds, or initial models that several seeds share."""
 
     pair: Pair
-    area: Difference  # mean validation accuracy during training (AUC), in points: the primary endpoint
+    auc: Difference  # mean validation accuracy during training (AUC), in points: the primary endpoint
     sampled: Difference | None  # accuracy of the final model on the benchmarks, in points; None: not evaluated
     greedy: Difference | None
     length: Difference | None  # tokens per sampled response of the final model
-    p: float  # of no difference in the area, corrected by Holm's method
-    p_small: float  # of a difference in the area beyond the margin on either side, likewise; 1 without a margin
+    p: float  # of no difference in AUC, corrected by Holm's method
+    p_small: float  # of a difference in AUC beyond the margin on either side, likewise; 1 without a margin
 
     @property
     def decided(self) -> bool:
-        """Whether the arms are shown to differ in the area."""
+        """Whether the arms are shown to differ in AUC."""
         return self.p < LEVEL
 
     @property
     def identical(self) -> bool:
-        """Whether all units have equal areas to the last digit, as on-policy, where every ratio is 1."""
-        return not any(self.area.values)
+        """Whether all units have equal AUCs to the last digit, as on-policy, where every ratio is 1."""
+        return not any(self.auc.values)
 
     @property
     def outcome(self) -> str:
-        """Whether the areas are identical, differ, differ by less than the margin, or none of these is shown."""
+        """Whether the AUCs are identical, differ, differ by less than the margin, or none of these is shown."""
         if self.decided or self.identical:
             return DIFFER if self.decided else IDENTICAL
         return SMALL.format(self.pair.margin) if self.p_small < LEVEL else OPEN
 
     @property
     def disagreement(self) -> bool:
-        """Whether an interval of final accuracy excludes 0 on the other side than that of the area."""
-        ends = [d for d in (self.area, self.sampled, self.greedy) if d is not None]
+        """Whether an interval of final accuracy excludes 0 on the other side than that of AUC."""
+        ends = [d for d in (self.auc, self.sampled, self.greedy) if d is not None]
         return any(d.low > 0 for d in ends) and any(d.high < 0 for d in ends)
 
 
@@ -58,32 +58,32 @@ def contrasts(results: StudyResults) -> list[Contrast]:
     """All comparisons of the study that have records.
 
     Holm's correction is over the comparisons that experiments plan, and separately over those of whole methods, without
-    those with identical areas, for which there is no test.
+    those with identical AUCs, for which there is no test.
     """
     planned = pairs(results.study)
-    areas: dict[Pair, Difference] = {}
+    aucs: dict[Pair, Difference] = {}
     for pair in planned:
         try:
-            one, two = (measures.area(results, arm.name) for arm in (pair.arm, pair.reference))
-            areas[pair] = measures.over_units(results, one - two)
+            one, two = (measures.auc(results, arm.name) for arm in (pair.arm, pair.reference))
+            aucs[pair] = measures.over_units(results, one - two)
         except UserError:
             continue
     p: dict[Pair, float] = {}
     small: dict[Pair, float] = {}
     for whole in (False, True):
-        tested = [pair for pair in areas if pair.whole == whole and any(areas[pair].values)]
-        missing = [1.0] * sum(pair.whole == whole and pair not in areas for pair in planned)
-        p |= zip(tested, holm([areas[pair].p for pair in tested] + missing), strict=False)
-        small |= zip(tested, holm([_beyond(pair, areas[pair]) for pair in tested] + missing), strict=False)
+        tested = [pair for pair in aucs if pair.whole == whole and any(aucs[pair].values)]
+        missing = [1.0] * sum(pair.whole == whole and pair not in aucs for pair in planned)
+        p |= zip(tested, holm([aucs[pair].p for pair in tested] + missing), strict=False)
+        small |= zip(tested, holm([_beyond(pair, aucs[pair]) for pair in tested] + missing), strict=False)
     return [
-        Contrast(pair, area, *_final(results, pair), p.get(pair, 1.0), small.get(pair, 1.0))
-        for pair, area in areas.items()
+        Contrast(pair, auc, *_final(results, pair), p.get(pair, 1.0), small.get(pair, 1.0))
+        for pair, auc in aucs.items()
     ]
 
 
-def _beyond(pair: Pair, area: Difference) -> float:
+def _beyond(pair: Pair, auc: Difference) -> float:
     """The p-value of a difference beyond the margin, by two one-sided tests; 1 without a margin."""
-    return 1.0 if pair.margin is None else max(area.above(-pair.margin), area.below(pair.margin))
+    return 1.0 if pair.margin is None else max(auc.above(-pair.margin), auc.below(pair.margin))
 
 
 def _final(results: StudyResults, pair: Pair) -> tuple[Difference | None, Difference | None, Difference | None]:

@@ -170,7 +170,7 @@ def learning_curve(results: StudyResults, arm: str) -> dict[int, pd.DataFrame]:
     return curves
 
 
-def area(results: StudyResults, arm: str) -> pd.Series:
+def auc(results: StudyResults, arm: str) -> pd.Series:
     """Area under the learning curve: validation accuracy in percent, mean over all training steps, by seed."""
     areas = {}
     for seed, curve in learning_curve(results, arm).items():

@@ -30,17 +30,17 @@ class Run(NamedTuple):
 
 
 class Endpoint(NamedTuple):
-    """The number that is taken from each run: the mean of the ``last`` values or, with ``area``, of the whole curve."""
+    """The number that is taken from each run: the mean of the ``last`` values or, with ``auc``, of the whole curve."""
 
     last: int = 1
-    area: bool = False
+    auc: bool = False
     until: float | None = None  # values at later steps are left out
 
     def of(self, run: Run) -> tuple[float, float, float]:
         """The number, and the first and last step that it includes. UserError if the run lacks values there."""
         part = slice(0, len(run.steps) if self.until is None else int(np.searchsorted(run.steps, self.until, "right")))
         steps, values = run.steps[part], run.values[part]
-        count = max(2, len(values)) if self.area else self.last
+        count = max(2, len(values)) if self.auc else self.last
         if len(values) < count:
             raise UserError(f"{run.name}: has {len(values)} values, and the endpoint needs {count}.")
         steps, values = steps[-count:], values[-count:]
@@ -54,12 +54,12 @@ class Endpoint(NamedTuple):
                 f"{run.name}: {what}, so the run has no endpoint. Leaving such runs out favours the side that has "
                 f"them: compare all runs earlier (--until {step_text(first - 1)}), or another metric."
             )
-        mean = np.trapezoid(values, steps) / (steps[-1] - steps[0]) if self.area else values.mean()
+        mean = np.trapezoid(values, steps) / (steps[-1] - steps[0]) if self.auc else values.mean()
         return float(mean), float(steps[0]), float(steps[-1])
 
     def text(self, first: float, last: float) -> str:
         """The endpoint in words, with the first and last step that it includes."""
-        if self.area:
+        if self.auc:
             return f"mean of the curve from step {step_text(first)} to {step_text(last)} (its area over its width)"
         if self.last == 1 and first == last == 0:  # such as a table with a row for each run
             return "the value"
@@ -161,7 +161,7 @@ def decide_runs(
     _check_sides(a, b)
     endpoints = {side: [endpoint.of(run) for run in runs] for side, runs in (("a", a), ("b", b))}
     all_endpoints = endpoints["a"] + endpoints["b"]
-    for which, place in (("begin", 1), ("end", 2)) if endpoint.area else (("end", 2),):
+    for which, place in (("begin", 1), ("end", 2)) if endpoint.auc else (("end", 2),):
         steps = [ends[place] for ends in all_endpoints]
         if min(steps) != max(steps):
             shortest = min(zip(steps, [*a, *b], strict=True), key=lambda pair: pair[0])

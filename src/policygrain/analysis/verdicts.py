@@ -13,7 +13,7 @@ from scipy.special import chdtri, nctdtr, stdtrit
 
 from ..errors import UserError
 from ..study.runs import arms_of
-from .measures import accuracy, area
+from .measures import accuracy, auc
 from .statistics import LEVEL, REPLICATES, Array, Difference
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ Side = Literal["above", "below", "apart"]
 Verdict = Literal["holds", "opposite", "smaller than published", "inconclusive"]
 MOST_SEEDS = 1000
 ENDPOINTS: dict[str, Callable[[StudyResults, str], pd.Series]] = {
-    "area under the learning curve": area,
+    "mean validation accuracy (AUC)": auc,
     "accuracy of the final model": accuracy,
 }
 EFFECTS = (1.0, 2.0, 4.0)  # points

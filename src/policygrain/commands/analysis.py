@@ -71,7 +71,7 @@ SIDE = "logs of at least two runs: paths, globs, or FILE::NAME for runs in one f
     option("--claimed", "that a is above b (the default), or below", choices=("above", "below"), default="above"),
     one_of(
         option("--last", "endpoint: the mean of the last K values (default: 1)", type=int, default=1, metavar="K"),
-        flag("--area", "endpoint: the mean of the whole curve"),
+        flag("--auc", "endpoint: the mean of the whole curve, the area under it over its width"),
     ),
     option("--until", "leave out values of later steps", type=float, metavar="STEP"),
     option("--step", "the column of steps, where it has an unusual name", metavar="NAME"),
@@ -108,7 +108,7 @@ def claim(arguments: Namespace) -> None:
         arguments.metric,
         margin=arguments.margin,
         claimed=arguments.claimed,
-        endpoint=Endpoint(arguments.last, arguments.area, arguments.until),
+        endpoint=Endpoint(arguments.last, arguments.auc, arguments.until),
         pair=not arguments.unpaired,
         sequential=arguments.sequential,
     )

@@ -211,15 +211,15 @@ def contrasts(results: StudyResults) -> tuple[pd.DataFrame, str]:
     cells = []
     for c in found:
         parts = analysis.parts_text(study, c.pair)
-        effects = [analysis.points_text(d) for d in (c.area, c.sampled, c.greedy, c.length)]
+        effects = [analysis.points_text(d) for d in (c.auc, c.sampled, c.greedy, c.length)]
         outcome = c.outcome + "; endpoints disagree" * c.disagreement
         name = analysis.pair_text(study, c.pair, label) + f" (whole methods: {parts})" * bool(parts)
         setting = analysis.setting_text(study, c.pair)
-        cells.append([name, setting, *effects, f"{c.p:.2g}", str(c.area.n), outcome])
+        cells.append([name, setting, *effects, f"{c.p:.2g}", str(c.auc.n), outcome])
     note = (
         "AUC: mean validation accuracy during training, the primary endpoint; final: accuracy of the final model on "
         "the benchmarks; both in points. Tokens: length of sampled responses. Paired differences with 95% intervals "
-        f"over n {found[0].area.unit}, not corrected; p is of no difference in AUC, corrected by Holm's method over "
+        f"over n {found[0].auc.unit}, not corrected; p is of no difference in AUC, corrected by Holm's method over "
         "the comparisons of one part, and separately over those of whole methods, which differ in the parts named.\n"
     )
     table = markdown_table(CONTRASTS, cells)
@@ -229,7 +229,7 @@ def contrasts(results: StudyResults) -> tuple[pd.DataFrame, str]:
 def _contrast_row(c: analysis.Contrast) -> dict[str, object]:
     """A contrast in the CSV file."""
     row: dict[str, object] = {"experiment": c.pair.experiment, "of": c.pair.arm.name, "than": c.pair.reference.name}
-    for endpoint, difference in (("area", c.area), ("sampled", c.sampled), ("greedy", c.greedy), ("length", c.length)):
+    for endpoint, difference in (("auc", c.auc), ("sampled", c.sampled), ("greedy", c.greedy), ("length", c.length)):
         if difference is not None:
             row |= {f"{endpoint}_{key}": value for key, value in difference.numbers().items()}
     return row | {"p_corrected": c.p, "outcome": c.outcome}

@@ -119,14 +119,14 @@ def _sentence(results: StudyResults, c: Contrast) -> str:
     settings = setting_text(study, c.pair)
     where = f" ({settings})" if settings else ""
     found = f"p = {c.p:.2g}, {'significant' if c.decided else 'inconclusive'}"
-    if c.identical or c.area.n < 2:
-        found = "identical" if c.identical else f"one {c.area.unit[:-1]}, so there is no interval"
+    if c.identical or c.auc.n < 2:
+        found = "identical" if c.identical else f"one {c.auc.unit[:-1]}, so there is no interval"
     finals = [f"{points_text(d)} {name}" for name, d in (("sampled", c.sampled), ("greedy", c.greedy)) if d]
     final = f"; final accuracy {', '.join(finals)}" if finals else ""
     length = f"; tokens {points_text(c.length)}" if c.length else ""
     whole = f"; whole methods, which differ in {parts}" if (parts := parts_text(study, c.pair)) else ""
     name = pair_text(study, c.pair, label)
-    return f"{name}{where}: {points_text(c.area)} points in training ({found}){final}{length}{whole}."
+    return f"{name}{where}: {points_text(c.auc)} points in training ({found}){final}{length}{whole}."
 
 
 def screen(results: StudyResults) -> str:

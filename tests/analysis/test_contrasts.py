@@ -72,7 +72,7 @@ def test_a_difference_is_decided_in_its_own_setting(results: StudyResults) -> No
     )
     tested = [c for c in found.values() if not c.identical]
     clearest = min(tested, key=lambda c: c.auc.p)
-    assert clearest.p == pytest.approx(len(tested) * clearest.area.p), "Holm's correction"
+    assert clearest.p == pytest.approx(len(tested) * clearest.auc.p), "Holm's correction"
 
 
 def test_the_table_has_both_endpoints_length_and_the_outcome(results: StudyResults) -> None:

@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 RECORDS = HERE / "records"
 SPEC = yaml.safe_load((HERE / "tables.yaml").read_text(encoding="utf-8"))
 INITIAL = "initial model"
-AREA, SAMPLED, GREEDY, LENGTH = "area", "final, sampled", "final, greedy", "length"
+AUC, SAMPLED, GREEDY, LENGTH = "AUC", "final, sampled", "final, greedy", "length"
 ROUND, EARLY, COSINE = "after the round", "after 4 updates", "cosine"
 
 
@@ -74,7 +74,7 @@ def endpoint(study: str, name: str) -> pd.Series:
             * rows[rows["step"] == (last.clip(upper=4) if name == EARLY else last)].set_index(["arm", "seed"])[column]
         )
     curves = table[table["measure"] == "run"].sort_values("step").groupby(["arm", "seed"])
-    if name == AREA:  # validation accuracy, mean over all training steps
+    if name == AUC:  # validation accuracy, mean over all training steps
         return 100 * curves[["step", "accuracy"]].apply(lambda c: np.trapezoid(c.accuracy, c.step) / np.ptp(c.step))
     if name == LENGTH:  # of a response, at the last validation
         return curves["length"].last().astype(float)
@@ -263,17 +263,17 @@ def curves() -> plt.Figure:
 
 
 def widths() -> plt.Figure:
-    """Area over mean length of the validation responses, of each candidate clip range of three ratios."""
+    """AUC over mean length of the validation responses, of each candidate clip range of three ratios."""
     figure, axes = plt.subplots(1, 2, figsize=(8.6, 3.4), layout="constrained")
     table = record("phase-ranges").query("measure == 'run'")
-    length, area = table.groupby("arm")["length"].mean(), endpoint("phase-ranges", AREA).groupby("arm").mean()
+    length, auc = table.groupby("arm")["length"].mean(), endpoint("phase-ranges", AUC).groupby("arm").mean()
     for panel, age in zip(axes, (16, 48), strict=True):
-        arms = [arm for arm in area.index if arm.endswith(f"+off_policy_steps={age}")]
+        arms = [arm for arm in auc.index if arm.endswith(f"+off_policy_steps={age}")]
         for ratio in ("token", "block", "sequence"):
             own = [arm for arm in arms if arm.startswith(ratio)]
-            panel.plot(length[own], area[own], "o", label=ratio)
-        r = np.corrcoef(length[arms], area[arms])[0, 1]
-        panel.set(title=f"{age} steps old, 2e-4: r = {r:.2f}", xlabel="mean tokens of a response", ylabel="area, %")
+            panel.plot(length[own], auc[own], "o", label=ratio)
+        r = np.corrcoef(length[arms], auc[arms])[0, 1]
+        panel.set(title=f"{age} steps old, 2e-4: r = {r:.2f}", xlabel="mean tokens of a response", ylabel="AUC, %")
     axes[0].legend(frameon=False)
     return figure
 
@@ -282,7 +282,7 @@ def page_with_table(name: str) -> str:
     """The text of a page with its table as it should be."""
     text = (HERE / f"{name}.md").read_text(encoding="utf-8")
     before, _, rest = text.partition("<!-- table -->\n")
-    return f"{before}<!-- table -->\n{table(name)}<!-- end -->{rest.partition('<!-- end -->')[2]}"
+    return f"{before}<!-- table -->\n\n{table(name)}\n<!-- end -->{rest.partition('<!-- end -->')[2]}"
 
 
 if __name__ == "__main__":

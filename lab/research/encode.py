@@ -65,14 +65,14 @@ def runs(results: Results, metrics: list[str]) -> Iterator[dict[str, Any]]:
     for match, text in results.matching(r"runs/([^/]+)/seed(\d+)/metrics\.jsonl"):
         seed = int(match[2])
         settings = json.loads(results.read(match[0].replace("metrics.jsonl", "run.json")))["settings"]
-        start, since = settings.get("start_seed", seed), []
+        since: list[dict[str, Any]] = []
         for line in map(json.loads, text.splitlines()):
             if line.get("validation_accuracy") is not None:
                 values = {metric: mean([row.get(metric) for row in since]) for metric in metrics}
                 values |= {metric: line.get(metric) for metric in metrics if metric.startswith("total_")}
-                where = {"arm": arm_name(match[1]), "seed": seed, "initial_model": start, "step": line["step"]}
+                model = {"seed": seed, "initial_model": settings.get("start_seed", seed)}
                 found = {"accuracy": line["validation_accuracy"], "length": line.get("validation_length")}
-                yield {"measure": "run", **where, **found, **values}
+                yield {"measure": "run", "arm": arm_name(match[1]), **model, "step": line["step"], **found, **values}
                 since = []
             since.append(line)
 

@@ -240,21 +240,17 @@ def write_record(path: Path, record: Record) -> None:
 
 def read_record(kind: type[AnyRecord], path: Path, again: str) -> AnyRecord:
     """The record in ``path``. UserError names the file and the error, and ends with the remedy ``again``."""
-    return parse_record(kind, read_json(path, again), str(path), again)
-
-
-def parse_record(kind: type[AnyRecord], data: Any, where: str, again: str) -> AnyRecord:
-    """``data`` as a record of this version. UserError, with a message that begins with ``where``, if it is invalid."""
+    data = read_json(path, again)
     if not isinstance(data, dict):
-        raise UserError(f"{where}: expected a JSON object, got {type(data).__name__}. {again}")
+        raise UserError(f"{path}: expected a JSON object, got {type(data).__name__}. {again}")
     version = data.get("schema_version", 1)
     if version != SCHEMA_VERSION:
         other = "an older" if isinstance(version, int) and version < SCHEMA_VERSION else "a newer"
         raise UserError(
-            f"{where}: written by {other} version of policygrain (record schema {version}, this version reads "
+            f"{path}: written by {other} version of policygrain (record schema {version}, this version reads "
             f"{SCHEMA_VERSION}). Use that version, or: {again}"
         )
-    return parse(kind, data, where, again)
+    return parse(kind, data, str(path), again)
 
 
 def parse(kind: type[AnyEntry], data: Any, where: str, again: str) -> AnyEntry:

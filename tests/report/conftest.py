@@ -8,7 +8,6 @@ import pytest
 
 from policygrain.figures import TABLES
 from policygrain.figures.catalogue import draw
-from policygrain.report.freeze import freeze
 from policygrain.results import StudyResults
 from policygrain.study import Study, load_study
 
@@ -31,14 +30,6 @@ def results(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in (*study.figures, *TABLES):
         draw(name, StudyResults(folder))
     return folder
-
-
-@pytest.fixture(scope="session")
-def archive(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The study, frozen."""
-    out = tmp_path_factory.mktemp("archive") / "study.zip"
-    freeze(results, out)
-    return out
 
 
 @pytest.fixture

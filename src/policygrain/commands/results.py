@@ -1,9 +1,8 @@
-"""Commands that show, compare and archive the results of a study."""
+"""Commands that show and compare the results of a study."""
 
 from __future__ import annotations
 
 import json
-import sys
 from argparse import Namespace
 from pathlib import Path
 
@@ -75,62 +74,3 @@ def ui(arguments: Namespace) -> None:
 
     results = recorded(arguments)
     serve(results.folder, results.study, arguments.port)
-
-
-@command(
-    path("results", "results/STUDY"),
-    path("--out", "ZIP file", required=True),
-    flag("--small", "leave out problems, responses, token views and figures (`thaw` draws figures again)"),
-    flag(
-        "--published",
-        "refuse records that were not made at commits of this repository with a clean tree, for docs/records",
-    ),
-)
-def freeze(arguments: Namespace) -> None:
-    """Pack a study's records, with checksums, into one archive.
-
-    The archive holds everything that figures and tables are drawn from; `policygrain thaw` redraws them.
-    """
-    from ..report.completeness import broken, check_commits, made_at
-    from ..report.freeze import freeze
-    from ..results import StudyResults
-
-    results = StudyResults(arguments.results)
-    if arguments.published:
-        print(f"{arguments.results}: {check_commits(results)}.")
-    else:
-        for reason in broken(made_at(results)):
-            print(f"policygrain: note: {reason}.", file=sys.stderr)
-    manifest = freeze(arguments.results, arguments.out, arguments.small)
-    print(f"{arguments.out}: {len(manifest.files)} files of {manifest.study}.")
-
-
-@command(
-    path("archive", "ZIP file"),
-    path("--out", "empty folder", required=True),
-    flag("--trust", "also unpack a study that imports its own functions"),
-)
-def thaw(arguments: Namespace) -> None:
-    """Unpack a frozen study, verify it, and redraw its figures and tables.
-
-    The new figures and tables are in `redrawn/`, beside those that were frozen.
-    """
-    from ..errors import NoResults
-    from ..figures import TABLES
-    from ..figures.catalogue import draw
-    from ..report.freeze import thaw
-    from ..results import StudyResults
-
-    notes = []
-
-    def redraw(folder: Path) -> None:
-        results = StudyResults(folder)
-        for name in (*results.study.figures, *TABLES):
-            try:
-                draw(name, results, folder / "redrawn" / name)
-            except NoResults as error:  # frozen before this stage was run, or the study has no such stage
-                notes.append(f"note: {name} is not redrawn: {str(error).replace(str(folder), str(arguments.out))}")
-
-    manifest = thaw(arguments.archive, arguments.out, arguments.trust, redraw)
-    text = f"{arguments.out}: {len(manifest.files)} files verified; new figures and tables are in its `redrawn/`."
-    print("\n".join([text, *notes]))

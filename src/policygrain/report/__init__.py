@@ -1,1 +1,1 @@
-"""Reports for people: of a study, of evaluations, pages of samples and tokens; and archives of studies."""
+"""Reports for people: of a study, and of evaluations; and its copy in MLflow."""

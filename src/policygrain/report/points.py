@@ -54,7 +54,7 @@ def scores(folder: RunFolder, evaluation: ModelEvaluation) -> list[Point]:
 
 
 def some_samples(folder: RunFolder, evaluation: ModelEvaluation) -> dict[str, list[str]]:
-    """The first responses of each benchmark, as columns; every run has the same problems. A small archive has none."""
+    """The first responses of each benchmark, as columns; every run has the same problems."""
     columns: dict[str, list[str]] = {name: [] for name in ("benchmark", *SHOWN)}
     for record in evaluation.records:
         there = folder.evaluation.samples(record.benchmark).exists()

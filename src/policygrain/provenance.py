@@ -47,18 +47,6 @@ def commit(package: Path = PACKAGE) -> str:
     return "" if head is None else head.strip() + ("+" if changed or added else "")
 
 
-def in_history(commit_id: str, package: Path = PACKAGE) -> bool:
-    """Whether a commit is checked out, or is an ancestor of the one that is."""
-    if re.fullmatch("[0-9a-f]{40}", commit_id) is None:
-        return False
-    return _git(package, "merge-base", "--is-ancestor", commit_id, "HEAD") is not None
-
-
-def is_same_package(one: str, other: str, package: Path = PACKAGE) -> bool:
-    """Whether the package has the same source at two commits."""
-    return _git(package, "diff", "--quiet", one, other, "--", ".") is not None
-
-
 def _git(folder: Path, *arguments: str) -> str | None:
     """The output of git; None if it fails."""
     command = ["git", "--no-optional-locks", *arguments]  # several processes may ask at once

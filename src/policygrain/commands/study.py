@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 def check(arguments: Namespace) -> None:
     """Check a study file, and on request this machine or a cluster, and print how many arms and runs it has."""
     from ..data.sources import source_digests
-    from ..provenance import commit
     from ..study import load_study
     from ..study.fingerprint import Fingerprints, code_digests
     from .check import check_machine, check_study
@@ -36,8 +34,6 @@ def check(arguments: Namespace) -> None:
     file = arguments.study or arguments.config
     study = load_study(file)
     check_study(study)
-    if commit().endswith("+"):
-        print("policygrain: note: uncommitted changes: this run cannot be published (rule 10).", file=sys.stderr)
     print(counts(Fingerprints(study, source_digests(study) | code_digests(study))), flush=True)
     if arguments.machine or arguments.slurm:
         check_machine(study, Path("results"), arguments.vllm)

@@ -21,7 +21,7 @@ from policygrain.paths import Folder, Inside, RunFolder, StudyFolder, study_of
 from policygrain.records import MtpHeadsRecord, read_record, write_record
 from policygrain.report.mlflow_sync import mirror
 from policygrain.report.page import write_report
-from policygrain.results import StudyResults, evaluated_samples, start_model, token_view
+from policygrain.results import StudyResults, evaluated_samples, start_model
 from policygrain.train.start_model import ensure_start_model
 from policygrain.trainers.run import train_run
 
@@ -37,7 +37,6 @@ ARGUMENTS: dict[str, Any] = {
     "rule": "train",
     "fingerprint": "0" * 16,
     "key": "KEY",
-    "step": 4,
     "number": 2,
     "suffix": ".csv",
 }
@@ -74,14 +73,6 @@ def test_no_two_paths_are_equal() -> None:
     folder = StudyFolder(Path("results/laptop"))
     assert folder.evaluation("grpo/seed3") == folder.run("grpo", 3).evaluation
     assert folder.evaluation("start/seed3").path == folder.start(3).path / "evaluation"
-
-
-def test_a_copied_file_is_no_step(tmp_path: Path) -> None:
-    run = RunFolder(tmp_path)
-    run.token_folder.mkdir()
-    for name in ("step00001.json", "step00001 (copy).json"):
-        (run.token_folder / name).touch()
-    assert run.token_steps() == {1: run.tokens(1)}
 
 
 def test_products_are_all_of_a_run_but_what_is_the_folder_s_own() -> None:
@@ -154,7 +145,6 @@ def test_every_file_of_a_real_study_is_one_that_the_layout_names(made: StudyFold
             run.mtp_heads,
             run.lock,
             run.status,
-            *run.token_steps().values(),
         }
     for folder in evaluations:
         known |= {folder.record, *(folder.samples(name) for name in results.benchmarks)}
@@ -178,7 +168,7 @@ def test_a_real_study_is_read_without_data_and_models(made: StudyFolder, tmp_pat
     assert results.steps.groupby("arm")["step"].max().tolist() == [2, 2]
     assert results.tracking is not None and set(results.tracking.runs) == {"grpo/seed0", "heads/seed0"}
     heads = results.folder.run("heads", 0)
-    assert read_record(MtpHeadsRecord, heads.mtp_heads, "").losses and token_view(heads.token_steps()[0]).samples
+    assert read_record(MtpHeadsRecord, heads.mtp_heads, "").losses
     assert start_model(results.folder.start(0)).seed == 0
     for name, evaluation in results.model_evaluations.items():
         for record in evaluation.records:

@@ -92,29 +92,11 @@ class RunFolder(Folder):
     model = Inside("model", Path)  # the final model with its tokenizer
     evaluation = Inside("evaluation", EvaluationFolder)  # of the final model
     failed_batch = Inside("failed_batch.pt", Path)  # the batch of the update that stopped the run with an error
-    token_folder = Inside("tokens", Path)
-    rollout_folder = Inside("rollouts", Path)  # graded rollouts, of a run that another engine trained
     lock = Inside("lock", Path)  # locked by the process that trains in this folder
     data = Inside("data", DataFolder)  # problems that the run prepared itself, if none were given
     start = Inside("start", StartFolder)  # the initial model that the run built itself, if none was given
     # Exists while files of an earlier run are being moved; contains the name of the target folder.
     superseding = Inside("superseding.json", Path)
-
-    def tokens(self, step: int) -> Path:
-        """The effect of a step on each token of a few samples."""
-        return self.token_folder / f"step{step:05d}.json"
-
-    def token_steps(self) -> dict[int, Path]:
-        """Step → token view, for steps that have one."""
-        return _by_step(self.token_folder, "json")
-
-    def rollouts(self, step: int) -> Path:
-        """The graded rollouts of a step."""
-        return self.rollout_folder / f"step{step:05d}.jsonl"
-
-    def rollout_steps(self) -> dict[int, Path]:
-        """Step → graded rollouts, for steps that have them."""
-        return _by_step(self.rollout_folder, "jsonl")
 
     def superseded(self, key: str) -> Path:
         """A folder that does not exist yet, for the files of the run with this key."""
@@ -127,7 +109,7 @@ class RunFolder(Folder):
     def products(self) -> tuple[Path, ...]:
         """All files and folders of a run that are moved when another run takes the folder; `config` is last."""
         files = (self.summary, self.status, self.metrics, self.timings, self.mtp_heads, self.failed_batch)
-        folders = (self.checkpoints, self.verl, self.token_folder, self.rollout_folder, self.model)
+        folders = (self.checkpoints, self.verl, self.model)
         return (*files, *folders, self.evaluation.path, self.config)
 
 
@@ -203,8 +185,3 @@ class StudyFolder(Folder):
 def study_of(path: Path) -> StudyFolder | None:
     """The study folder that contains ``path``, such as a run or a table; None if there is none."""
     return next((StudyFolder(p) for p in path.resolve().parents if (p / "study.yaml").exists()), None)
-
-
-def _by_step(folder: Path, suffix: str) -> dict[int, Path]:
-    paths = {path.stem.removeprefix("step"): path for path in sorted(folder.glob(f"step*.{suffix}"))}
-    return {int(step): path for step, path in paths.items() if step.isdecimal()}

@@ -133,32 +133,6 @@ class MtpHeadsRecord(Record):
     parameters: int
 
 
-class TokenSample(Entry):
-    """One response token by token; all lists have one item per token."""
-
-    prompt: str
-    reward: float
-    correct: bool
-    advantage: float
-    tokens: list[str]
-    log_prob_old: list[float]
-    log_prob: list[float]
-    entropy_change: list[float]
-    in_loss: list[bool]
-    ratio: list[float]
-    clipped_low: list[bool]
-    clipped_high: list[bool]
-    entropy_drop: list[bool]
-
-
-class TokenView(Record):
-    """`tokens/stepNNNNN.json`: the effect of a step on each token of a few samples."""
-
-    step: int
-    method: str
-    samples: list[TokenSample]
-
-
 class BenchmarkRecord(Entry):
     """Scores of one model on one benchmark."""
 

@@ -21,7 +21,6 @@ from .records import (
     RunConfig,
     RunSummary,
     StartModelRecord,
-    TokenView,
     TrackingRecord,
     parse,
     read_record,
@@ -88,11 +87,6 @@ def read_steps(path: Path, cut_off: list[str] | None = None) -> list[dict[str, A
             )
         rows.append(row)
     return rows
-
-
-def token_view(path: Path) -> TokenView:
-    """The effect of a step on each token of some samples."""
-    return read_record(TokenView, path, TRAIN)
 
 
 def start_model(folder: StartFolder) -> StartModelRecord:

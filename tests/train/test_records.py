@@ -1,20 +1,17 @@
-"""What a resumed run keeps of its logs of metrics and timings, and refuses; the effect of a step on each token."""
+"""What a resumed run keeps of its logs of metrics and timings, and refuses."""
 
 from __future__ import annotations
 
 import json
-import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.paths import RunFolder
-from policygrain.report.samples import write_tokens
-from policygrain.results import run_metrics, token_view
+from policygrain.results import run_metrics
 from policygrain.train.records import MetricsLog
 
 from ..support.files import snapshot
@@ -114,25 +111,3 @@ def test_a_log_that_cannot_be_written_is_one_message(tmp_path: Path) -> None:
     run.metrics.mkdir()
     with pytest.raises(UserError, match=r"metrics\.jsonl: cannot be written: .*it resumes"):
         log.metrics({"step": 0})
-
-
-STUDY = small_study(training={"checkpoint_every": 2})  # steps with a checkpoint have a view, and the last
-
-
-def test_a_step_can_be_looked_at_token_by_token(made: tuple[Path, Path], tmp_path: Path) -> None:
-    run = RunFolder(train_small(STUDY, tmp_path / "tepo" / "seed0", *made, arm="tepo"))
-    assert main(["inspect", str(run.path), "--step", "2"]) == 0
-    page, view = run.tokens(2).with_suffix(".html").read_text(), token_view(run.tokens(2))
-    assert page.count("<article") == len(view.samples) == 8 and "{{" not in page
-    assert page.count("<i class") == sum(len(sample.tokens) for sample in view.samples) + 3  # and the legend
-    for sample in view.samples:
-        # The sequence ratio is the geometric mean of its tokens' and the same for all of them.
-        mean = sum(new - old for new, old in zip(sample.log_prob, sample.log_prob_old, strict=True))
-        expected = math.exp(mean / len(sample.tokens))
-        assert sample.ratio == pytest.approx([expected] * len(sample.tokens), abs=1e-4)
-        assert not any(sample.entropy_drop) or sample.advantage > 0
-    assert any(abs(r - 1) > 1e-4 for sample in view.samples for r in sample.ratio)
-    with pytest.raises(UserError, match=r"no token views of step 1\. There are: 0, 2, 3"):
-        write_tokens(run, 1, None)
-    with pytest.raises(UserError, match="no token views here"):
-        write_tokens(RunFolder(tmp_path), None, None)

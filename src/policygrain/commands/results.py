@@ -43,26 +43,6 @@ def show(arguments: Namespace) -> None:
         print(detail(baseline) if len(groups) == 1 else side_by_side(groups, baseline, differing), end="")
 
 
-@command(
-    path("run_dir", "folder of the run", metavar="RUN"),
-    option("--step", "step (default: the last whose tokens were kept)", type=int),
-    path("--out", "HTML file (default: in the run's folder)"),
-)
-def inspect(arguments: Namespace) -> None:
-    """Write a page that shows what a training step did to each token of samples.
-
-    Tokens are coloured by ratio, advantage, change of probability or change of entropy. For a run by verl the page
-    shows its rollouts.
-    """
-    from ..paths import RunFolder
-    from ..report.samples import write_rollouts, write_tokens
-
-    folder = RunFolder(arguments.run_dir)
-    by_verl = folder.rollout_steps() and not folder.token_steps()
-    write = write_rollouts if by_verl else write_tokens
-    print(write(folder, arguments.step, arguments.out))
-
-
 @command(CONFIG, RESULTS, option("--port", "port of the server on this machine", type=int, default=5000))
 def ui(arguments: Namespace) -> None:
     """Print where a study's runs are in MLflow, and serve it in the browser.

@@ -125,15 +125,6 @@ def importance(method: Method, batch: TokenBatch) -> Tensor:
     return torch.where(batch.mask, log_r, 0.0).exp()
 
 
-def view(method: Method, batch: TokenBatch) -> dict[str, Tensor]:
-    """Ratio, clip masks and entropy drop of each token. [batch, tokens]."""
-    batch = anchored(method, batch)
-    r = importance(method, batch)
-    surrogate = method.clip(r, batch)
-    drop = entropy_drop_mask(batch, method.entropy_signal)
-    return {"ratio": r, "clipped_low": surrogate.low, "clipped_high": surrogate.high, "entropy_drop": drop}
-
-
 def _flags(method: Method, batch: TokenBatch) -> dict[str, float]:
     """Flags in the metrics on how the loss is computed. ValueError if the batch lacks the statistics it needs."""
     flags: dict[str, float] = {}

@@ -230,12 +230,6 @@ class Method(Settings):
 
         return policy_loss(self, batch)
 
-    def view(self, batch: TokenBatch) -> dict[str, Tensor]:
-        """Of each token, [batch, tokens]: `ratio`, and the masks `clipped_low`, `clipped_high`, `entropy_drop`."""
-        from .loss import view
-
-        return view(self, batch)
-
     @property
     def custom_functions(self) -> list[str]:
         """The names of the custom functions among the parts; they need not be importable."""

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
 from importlib.resources.abc import Traversable
-from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
-from ..errors import UserError
-from ..paths import RunFolder
 from ..text import unbroken
 
 
@@ -59,13 +55,3 @@ def tables(text: str) -> Markup:
             token.attrSet("data-label", columns[place] if place < len(columns) else "")
             place += 1
     return Markup(markdown.renderer.render(tokens, markdown.options, {}))
-
-
-def chosen_step(run: RunFolder, files: Mapping[int, Path], step: int | None, what: str) -> tuple[int, Path]:
-    """``step`` (default: the last one) of a run and its file; UserError if the run has none of that step."""
-    if not files:
-        raise UserError(f"{run.path}: no {what} here; is it the folder of a run (results/STUDY/runs/ARM/seedS)?")
-    step = max(files) if step is None else step
-    if step not in files:
-        raise UserError(f"{run.path}: no {what} of step {step}. There are: {', '.join(map(str, files))}.")
-    return step, files[step]

@@ -1,4 +1,4 @@
-"""The records that training writes: metrics and timings of each step, the status of the run, views of tokens."""
+"""The records that training writes: metrics and timings of each step, the status of the run."""
 
 from __future__ import annotations
 
@@ -11,21 +11,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ..errors import Stopped, UserError
 from ..files import atomic_text, flush
 from ..job_state import run_status
-from ..objective import Method
 from ..paths import RunFolder
-from ..records import RunStatus, TokenSample, TokenView, write_record
-from ..study.schema import Training
-from .policy import ScoredPolicy
+from ..records import RunStatus, write_record
 from .ranks import is_rank_0, on_rank_0
-from .rollout_batch import TrainingBatch
-from .rollouts import Rollouts
-
-GROUPS = 2  # prompts of the batch that are saved with all their responses
 
 
 class MetricsLog:
@@ -126,51 +117,3 @@ def _begin(run: RunFolder, key: str) -> RunStatus:
     begun = RunStatus(key=key, status="RUNNING", started=before.started, attempts=before.attempts + 1)
     write_record(run.status, begun)
     return begun
-
-
-def save_token_view(
-    run: RunFolder,
-    step: int,
-    rollouts: Rollouts,
-    batch: TrainingBatch,
-    policy: ScoredPolicy,
-    method: Method,
-    settings: Training,
-) -> None:
-    """Write the first groups of a batch with their log-probabilities after the step's updates."""
-    assert batch.scored_entropy is not None
-    rows = torch.arange(min(GROUPS * settings.group, len(batch.scored_entropy)))
-    part = batch.rows(rows)
-    now = policy.score(part.sequences, settings)
-    decode = policy.tokenizer.decode
-    old_entropy = batch.scored_entropy[rows, : now.entropy.shape[1]]
-    after = {"log_probs": now.log_probs, "entropy": now.entropy, "future_log_probs": now.future}
-    tokens = part.tokens.replace(**after, old_entropy=old_entropy, step=None)
-    columns = {
-        "log_prob_old": tokens.old_log_probs,
-        "log_prob": tokens.log_probs,
-        "entropy_change": now.entropy - old_entropy,
-        "in_loss": tokens.mask,
-        **method.view(tokens),
-    }
-    advantages = method.advantages(rollouts.rewards)
-    samples = []
-    for row in rows.tolist():
-        prompt, place = divmod(row, settings.group)
-        response = rollouts.responses[prompt][place]
-        length = len(response.ids)
-        samples.append(
-            TokenSample(
-                prompt=decode(rollouts.prompts[prompt]),
-                reward=rollouts.rewards[prompt, place].item(),
-                correct=bool(rollouts.correct[prompt, place]),
-                advantage=advantages[prompt, place].item(),
-                tokens=[decode([token]) for token in response.ids],
-                **{name: _rounded(values[row, :length]) for name, values in columns.items()},
-            )
-        )
-    on_rank_0(lambda: write_record(run.tokens(step), TokenView(step=step, method=method.name, samples=samples)))
-
-
-def _rounded(values: torch.Tensor) -> list[Any]:
-    return values.tolist() if values.dtype == torch.bool else [round(v, 6) for v in values.tolist()]

@@ -41,13 +41,11 @@ class TrainingBatch:
     """The inputs of the updates of one batch, which do not change during the updates.
 
     ``sequences`` are the padded token ids, on the host; ``tokens``, on the compute device, the inputs of the objective,
-    with ``log_probs`` and ``entropy`` of the old policy. Rows are in the order of the rollouts. ``scored_entropy`` are
-    entropies under the old policy, of the first rows, as many as were scored.
+    with ``log_probs`` and ``entropy`` of the old policy. Rows are in the order of the rollouts.
     """
 
     sequences: Sequences
     tokens: TokenBatch
-    scored_entropy: Tensor | None = None
 
     def rows(self, index: Tensor) -> TrainingBatch:
         """The rows ``index`` of the batch."""
@@ -68,8 +66,7 @@ class RolloutBatch(NamedTuple):
             return self
         tokens = self.batch.tokens
         moved = {k: v.to(device) for k, v in vars(tokens).items() if isinstance(v, torch.Tensor)}
-        entropy = None if self.batch.scored_entropy is None else self.batch.scored_entropy.to(device)
-        batch = TrainingBatch(self.batch.sequences, tokens.replace(**moved), entropy)
+        batch = TrainingBatch(self.batch.sequences, tokens.replace(**moved))
         return RolloutBatch(self.rollouts, batch, self.metrics)
 
 
@@ -175,7 +172,7 @@ def prepare(
     )
     metrics = _metrics(rollouts, by_response, sequences, finished, scores)
     metrics |= _of_correction(method, tokens, scores.engine)
-    return TrainingBatch(sequences, tokens, scores.old.entropy), metrics
+    return TrainingBatch(sequences, tokens), metrics
 
 
 class _Scores(NamedTuple):

@@ -32,7 +32,7 @@ from ..study.runs import Arm
 from ..study.schema import Study, Training
 from .policy import ScoredPolicy
 from .ranks import gather, is_rank_0, on_rank_0
-from .records import MetricsLog, save_token_view
+from .records import MetricsLog
 from .rollout_batch import RolloutBatch, TrainingBatch, collect_batches, reads_engine
 from .rollouts import Collector, prompt_stream
 from .stopping import Stop
@@ -142,12 +142,8 @@ class Steps:
 
     def end(self, updates: list[dict[str, float]]) -> str | None:
         """Write the records of this step, with the metrics of its ``updates``; returns the reason to stop, if any."""
-        settings, state, (rollouts, batch, metrics) = self.settings, self.state, self.current
+        settings, state, (rollouts, _, metrics) = self.settings, self.state, self.current
         step = state.step
-        # The changes of log-probabilities of a few samples' tokens, for `policygrain inspect`.
-        if batch is not None and (step % settings.checkpoint_every == 0 or step + 1 == settings.steps):
-            with self.clock("record"):
-                save_token_view(self.run, step, rollouts, batch, self.policy, self.method, settings)
         if updates:
             updates_are_made()
         seconds = time.perf_counter() - self._started

@@ -11,12 +11,12 @@ import shutil
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import UserError
 from ..files import atomic_text, json_lines, model_folder
 from ..model.loading import load_tokenizer
-from ..records import EvaluatedSample, FinalMetrics
+from ..records import FinalMetrics
 from ..train.records import line
 from .verl_config import ROLLOUTS, VALIDATIONS
 
@@ -49,8 +49,17 @@ TIMINGS = {
 }
 AGAIN = "It is the log of verl's file logger (VERL_FILE_LOGGER_PATH)."
 
+
+class _Sample(NamedTuple):
+    """A graded response."""
+
+    correct: bool
+    tokens: int
+    finished: bool
+
+
 Log = dict[int, dict[str, Any]]
-Samples = Mapping[int, Sequence[EvaluatedSample]]  # verl's step → its graded responses
+Samples = Mapping[int, Sequence[_Sample]]  # verl's step → its graded responses
 
 
 def logs_in(folder: Path) -> list[Path]:
@@ -82,13 +91,9 @@ def read_back(folder: Path, settings: Training, dynamic: bool, run: RunFolder) -
     final = _final(rows, timings)
     with model_folder(run.model, again="it reads verl's run again") as into:
         shutil.copytree(model, into)
-    for step, samples in rollouts.items():
-        atomic_text(run.rollouts(step - 1), "".join(row.model_dump_json() + "\n" for row in samples))
     atomic_text(run.metrics, "".join(map(line, rows)))
     atomic_text(run.timings, "".join(map(line, timings)))
     notes = []
-    if not rollouts:
-        notes.append("verl saved no rollouts (trainer.rollout_data_dir), so `policygrain inspect` shows none")
     if dynamic:
         notes.append(
             "verl replaced dropped groups by other groups than the loop, so the run is not paired with one of the "
@@ -112,39 +117,26 @@ def _final(rows: Sequence[Mapping[str, Any]], timings: Sequence[Mapping[str, Any
     )
 
 
-def _read_samples(folder: Path, model: Path, most: int) -> dict[int, list[EvaluatedSample]]:
+def _read_samples(folder: Path, model: Path, most: int) -> Samples:
     """Graded responses of each file of `trainer.rollout_data_dir` or `trainer.validation_data_dir`, by verl's step.
 
-    verl's reward is that of the study's grader. Prompts, and the responses to each prompt, are numbered from 0.
+    verl's reward is that of the study's grader.
     """
     files = {int(path.stem): path for path in folder.glob("*.jsonl") if path.stem.isdigit()}
     if not files:
         return {}
     tokenizer = load_tokenizer(str(model))
-    steps: dict[int, list[EvaluatedSample]] = {}
+    steps: dict[int, list[_Sample]] = {}
     for step, path in sorted(files.items()):
         rows = [row for _, row in json_lines(path, "It was written by verl.")]
-        if not rows or any({"input", "output", "gts", "score"} - row.keys() for row in rows):
-            raise UserError(f"{path}: expected lines with input, output, gts and score, as verl 0.9 writes them.")
+        if not rows or any({"output", "score"} - row.keys() for row in rows):
+            raise UserError(f"{path}: expected lines with output and score, as verl 0.9 writes them.")
         ids = tokenizer([str(row["output"]) for row in rows], add_special_tokens=False).input_ids
-        responses: dict[str, int] = {}
-        numbers = {prompt: str(i) for i, prompt in enumerate(dict.fromkeys(str(row["input"]) for row in rows))}
-        steps[step] = []
-        for row, tokens in zip(rows, map(len, ids), strict=True):
-            prompt = str(row["input"])
-            sample = responses[prompt] = responses.get(prompt, -1) + 1
-            steps[step].append(
-                EvaluatedSample(
-                    id=numbers[prompt],
-                    sample=sample,
-                    outcome="correct" if float(row["score"]) > 0.5 else "incorrect",
-                    gold=str(row["gts"]),
-                    problem=prompt,
-                    response=str(row["output"]),
-                    tokens=min(tokens + 1, most),  # the text lacks the token that ends a response
-                    finished=tokens < most,
-                )
-            )
+        steps[step] = [
+            # The text lacks the token that ends a response.
+            _Sample(float(row["score"]) > 0.5, min(len(tokens) + 1, most), len(tokens) < most)
+            for row, tokens in zip(rows, ids, strict=True)
+        ]
     return steps
 
 
@@ -196,7 +188,7 @@ def metric_rows(
                 # verl's own share counts the responses that are as long as the longest of their batch.
                 row["truncated_share"] = statistics.fmean(not sample.finished for sample in samples)
                 if len(samples) > 1:
-                    row["reward_std"] = statistics.stdev(float(sample.outcome == "correct") for sample in samples)
+                    row["reward_std"] = statistics.stdev(float(sample.correct) for sample in samples)
             for name in ("response_length_mean", "groups_dropped"):
                 if math.isnan(row.get(name, 0)):
                     raise UserError(f"verl's log has no number for {name} at step {step + 1} (null), which is counted.")
@@ -208,7 +200,7 @@ def metric_rows(
     return rows
 
 
-def _validation(data: Mapping[str, Any], samples: Sequence[EvaluatedSample] | None) -> dict[str, float]:
+def _validation(data: Mapping[str, Any], samples: Sequence[_Sample] | None) -> dict[str, float]:
     """Accuracy and length of the validation in a log entry; empty if there was none."""
     means = [value for name, value in data.items() if name.startswith("val-core/") and "/mean@" in name]
     if not means:

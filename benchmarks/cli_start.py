@@ -1,6 +1,6 @@
 """How long commands that compute nothing take: seconds from the start of the process to its end.
 
-`policygrain methods`, `check`, `show` and `figure`, on the records of a made-up study of smoke.yaml's size, beside
+`policygrain methods`, `check` and `figure`, on the records of a made-up study of smoke.yaml's size, beside
 `python -c pass` and `policygrain --help`. Commands take turns; a number is the median over rounds, after one round that
 is not counted.
 
@@ -25,17 +25,15 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # for the tests' made-up rec
 
 from common import parser_of, provenance, save
 from policygrain.study import load_study
-from tests.support.evaluations import make_run
 from tests.support.made_up import make_up
 
 ROOT = Path(__file__).parents[1]
-TARGETS = {"methods": 1.0, "check": 1.0, "show": 2.0, "figure": 2.0}  # seconds
+TARGETS = {"methods": 1.0, "check": 1.0, "figure": 2.0}  # seconds
 
 
 def commands(folder: Path) -> dict[str, list[str]]:
     """Name → command; writes the records that they read into ``folder``."""
     results = make_up(load_study(ROOT / "studies" / "smoke.yaml"), folder / "study", {"tepo": 9})
-    run = make_run(folder / "run", {"count": [["correct", "incorrect"]] * 20})
     study = ["--config", str(results / "study.yaml")]
     policygrain = [sys.executable, "-m", "policygrain.cli"]
     return {
@@ -43,7 +41,6 @@ def commands(folder: Path) -> dict[str, list[str]]:
         "help": [*policygrain, "--help"],
         "methods": [*policygrain, "methods"],
         "check": [*policygrain, "check", *study],
-        "show": [*policygrain, "show", str(run)],
         "figure": [*policygrain, "figure", "benchmarks", *study, "--results", str(results), "--out", str(folder / "f")],
     }
 

@@ -13,7 +13,9 @@ from policygrain.cli import main
 from policygrain.data.registry import sampling_of
 from policygrain.errors import UserError
 from policygrain.evaluate.any_model import EvaluationOptions, claim, named, study_of
+from policygrain.evaluate.leaderboard import leaderboard
 from policygrain.paths import StudyFolder
+from policygrain.records import BenchmarkRecord, EvaluationFacts, ModelEvaluation, write_record
 from policygrain.results import model_evaluation
 
 OPTIONS = ["--benchmarks", "count,largest", "--size", "5", "--max-tokens", "8", "--engine", "transformers"]
@@ -26,7 +28,8 @@ def test_one_line_evaluates_a_model_and_another_one_joins_it(
     out, model = tmp_path / "out", tmp_path / "first"
     shutil.copytree(made[1], model)
     assert main(["evaluate-model", str(model), *SAMPLED, "--out", str(out)]) == 0
-    assert "Average of the benchmarks" in capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines[2:]] == [["first", name] for name in ("average", "count", "largest")]
     folder = StudyFolder(out).evaluation(f"{model.name}/seed0")
     found = model_evaluation(folder)
     assert [(r.benchmark, r.n, r.problems) for r in found.records] == [("count", 2, 5), ("largest", 2, 5)]
@@ -35,12 +38,11 @@ def test_one_line_evaluates_a_model_and_another_one_joins_it(
     shutil.copytree(model, other)
     assert main(["evaluate-model", str(model), f"copy={other}", *SAMPLED, "--out", str(out)]) == 0
     assert folder.samples("count").stat().st_mtime_ns == stamp, "it is not sampled again"
-    table = (out / "leaderboard.md").read_text()
-    assert capsys.readouterr().out == table and table.startswith("| model | average | count | largest |")
-    one, two = (line.split("|")[2:] for line in table.splitlines()[2:])
-    assert one == two, "the same weights and seeds"
-    assert {line.split("|")[1].strip() for line in table.splitlines()[2:]} == {model.name, "copy"}
-    assert main(["show", str(out)]) == 0
+    rows = [line.split(" | ") for line in (out / "leaderboard.md").read_text().splitlines()[2:]]
+    printed = capsys.readouterr().out
+    assert len(rows) == 6 and all(cell.strip("| ") in printed for row in rows for cell in row)
+    assert [row[1:] for row in rows[:3]] == [row[1:] for row in rows[3:]], "the same weights and seeds"
+    assert {row[0].strip("| ") for row in rows} == {model.name, "copy"}
 
 
 @pytest.mark.parametrize(
@@ -120,3 +122,26 @@ def test_names_of_models() -> None:
         "seed0": "results/laptop/runs/tepo/seed0/model",
         "mine": "/some/where/else",
     }
+
+
+def test_the_table_by_hand(tmp_path: Path) -> None:
+    """Two problems, two responses each: right on 2 and 0; the other model is right on none and could not be graded."""
+    results = StudyFolder(tmp_path)
+    for name, scores, outcomes in (
+        ("worse", [0.0, 0.0], {"unparsable": 1, "timeout": 1, "error": 1, "incorrect": 1}),
+        ("better", [1.0, 0.0], {"correct": 2, "incorrect": 2}),
+    ):
+        mean = sum(scores) / 2
+        fields = {"benchmark": "count", "n": 2, "problems": 2, "accuracy": mean, "per_problem": scores, "tokens": 8}
+        fields |= {"contaminated": [], "pass_at": {1: mean, 2: mean}, "majority": mean, "outcomes": outcomes}
+        facts = EvaluationFacts(seconds={}, hardware="a machine", versions={})
+        record = BenchmarkRecord.model_validate(fields | {"truncated": 0.25})
+        evaluation = ModelEvaluation(model=name, key="k", protocol={}, prompt=None, facts=facts, records=[record])
+        write_record(results.evaluation(f"{name}/seed0").record, evaluation)
+    header, rows = leaderboard(results)
+    shown = [dict(zip(header, row, strict=True)) for row in rows]
+    assert [row["model"] for row in shown] == ["better", "worse"]
+    low, high = map(float, re.findall(r"[\d.]+", shown[0]["accuracy"])[1:])
+    assert shown[0]["accuracy"].startswith("50.0 [") and 0 < low < 50 < high < 100
+    assert (shown[0]["pass@2"], shown[0]["maj@n"], shown[0]["unparsable"]) == ("50.0", "50.0", "0.0")
+    assert [shown[1][name] for name in ("unparsable", "not graded", "truncated")] == ["25.0", "50.0", "25.0"]

@@ -11,7 +11,6 @@ import pytest
 
 from policygrain.study import load_study
 
-from ..support.evaluations import RIGHT, WRONG, make_run
 from ..support.made_up import make_up
 
 PROGRAM = """
@@ -25,7 +24,7 @@ sys.exit(f"imported: {heavy}" if heavy else code)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Path:
-    """A folder with `study`, the records of a finished study, and `run`, an evaluation."""
+    """A folder with `study`, the records of a finished study."""
     folder = tmp_path_factory.mktemp("start")
     before = os.getcwd()
     os.chdir(root)
@@ -33,7 +32,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Path:
         make_up(load_study(root / "studies" / "smoke.yaml"), folder / "study", {"tepo": 9})
     finally:
         os.chdir(before)
-    make_run(folder / "run", {"count": [[RIGHT, WRONG]]})
     return folder
 
 
@@ -49,7 +47,6 @@ STUDY = ("--config", "{folder}/study/study.yaml", "--results", "{folder}/study",
         ("check", "--config", "{folder}/study/study.yaml"),
         ("plan", "{folder}/study/study.yaml"),
         ("data", "list"),
-        ("show", "{folder}/run", "--page", "{folder}/samples.html"),
         ("figure", "benchmarks", *STUDY, "{folder}/benchmarks"),
         ("claims", "{folder}/study", "{folder}/study"),
     ],

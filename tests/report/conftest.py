@@ -11,7 +11,6 @@ from policygrain.figures.catalogue import draw
 from policygrain.results import StudyResults
 from policygrain.study import Study, load_study
 
-from ..support.evaluations import COUNT, REST, RIGHT, WRONG, make_run
 from ..support.made_up import make_up
 
 ROOT = Path(__file__).parents[2]
@@ -30,16 +29,3 @@ def results(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in (*study.figures, *TABLES):
         draw(name, StudyResults(folder))
     return folder
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    """An evaluated run, right on 3 of 6 responses to `count`."""
-    return make_run(tmp_path / "runs" / "grpo" / "seed0", {"count": COUNT, "rest": REST})
-
-
-@pytest.fixture
-def better(tmp_path: Path) -> Path:
-    """Right on one response more: 4 of 6."""
-    outcomes = {"count": [[RIGHT, RIGHT], [RIGHT, RIGHT], [WRONG, WRONG]], "rest": REST}
-    return make_run(tmp_path / "runs" / "tepo" / "seed0", outcomes)

@@ -194,19 +194,19 @@ def data(_: Namespace) -> None:
 def evaluate_model(arguments: Namespace) -> None:
     """Evaluate any model, without a study: a folder or a name of the Hugging Face hub, on named benchmarks.
 
-    Records and protocol are those of a study's evaluation: `policygrain show OUT` shows them, and with `--page` their
-    samples. The same command resumes; other models with the same --out are added to the table.
+    Records, protocol and samples are those of a study's evaluation, in OUT/runs/NAME/seed0/evaluation. The same command
+    resumes; other models with the same --out are added to the table, OUT/leaderboard.md.
     """
-    from ..analysis.evaluated_models import find
     from ..data.golds import check_golds
     from ..data.sources import check_sources, prepare
     from ..evaluate.any_model import PROMPT, EvaluationOptions, claim, fetched, named, study_of
     from ..evaluate.evaluation import evaluate
+    from ..evaluate.leaderboard import leaderboard
     from ..files import atomic_text
     from ..model.device import claim_gpu
     from ..model.loading import load_tokenizer
     from ..paths import StudyFolder
-    from ..report.show import detail, leaderboard
+    from ..text import columns, markdown_table
 
     models = {name: fetched(model, arguments.revision) for name, model in named(arguments.models).items()}
     chat = arguments.chat
@@ -225,10 +225,11 @@ def evaluate_model(arguments: Namespace) -> None:
     prepare(study, results.data)
     check_golds([results.data.benchmark(b.name) for b in study.evaluation.benchmarks], study.grader)
     evaluate(study, {f"{name}/seed0": folder for name, folder in models.items()}, results.data, results)
-    groups = find([arguments.out])
-    table = leaderboard(groups)
-    atomic_text(arguments.out / "leaderboard.md", table)
-    print(table if len(groups) > 1 else detail(groups[0]), end="")
+    header, rows = leaderboard(results)
+    atomic_text(arguments.out / "leaderboard.md", markdown_table(header, rows, "llrrlr"))
+    print(
+        "In %, with 95% intervals over problems; n responses per problem.\n", *columns(rows, header, "llrrlr"), sep="\n"
+    )
 
 
 @command(

@@ -19,11 +19,9 @@ from policygrain.records import (
     SCHEMA_VERSION,
     BenchmarkRecord,
     Done,
-    EvaluatedSample,
     Record,
     RunConfig,
     RunSummary,
-    parse,
     read_record,
     write_record,
 )
@@ -146,9 +144,6 @@ def test_a_wrong_value_is_named_by_its_key(tmp_path: Path) -> None:
     path.write_text(json.dumps({"schema_version": SCHEMA_VERSION, "results": {"grpo/seed0": 7}}))
     with pytest.raises(UserError, match=r"done\.json: results\.grpo/seed0: Input should be a valid string\. Make"):
         read_record(Done, path, AGAIN)
-    row = dict.fromkeys(("id", "outcome", "gold", "problem", "response"), "") | {"sample": 0, "finished": True}
-    with pytest.raises(UserError, match=r"^samples, line 3: tokens: Input should be a valid integer.* Make it again"):
-        parse(EvaluatedSample, row | {"tokens": "x"}, "samples, line 3", AGAIN)
 
 
 def test_scores_are_as_many_as_problems() -> None:

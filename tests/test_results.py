@@ -157,7 +157,7 @@ def test_samples_are_those_of_the_record_and_no_record_is_empty(results: StudyRe
     (_, record) = model_evaluation(folder).records
     assert len(evaluated_samples(folder, record)) == 24
     other = record.model_copy(update={"outcomes": {"correct": 24}})
-    with pytest.raises(UserError, match=r"count\.jsonl: these are not the samples that records\.json counts"):
+    with pytest.raises(UserError, match=r"samples\.parquet: these are not the samples that records\.json counts"):
         evaluated_samples(folder, other)
     write_record(folder.record, model_evaluation(folder).model_copy(update={"records": []}))
     with pytest.raises(UserError, match=r"tepo/seed1/evaluation/records\.json: contains no benchmark"):

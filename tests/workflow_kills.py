@@ -157,7 +157,7 @@ class Workflow:
             found[f"start/{model.name}"] = digests.of_model(model)
         for name, folder in study.evaluations():
             found[f"{name}, evaluation"] = record(folder.record)
-            found |= {f"{name}, {b}": digests.of_file(folder.samples(b)) for b in ("count", "running_total")}
+            found[f"{name}, samples"] = digests.of_file(folder.samples)
         for path in sorted([*self.results.glob("estimators/*.json"), *self.results.glob("rounds/*.json")]):
             found[f"{path.parent.name}/{path.name}"] = record(path)
         for path in sorted(self.results.glob("data/**/*.json*")):

@@ -21,7 +21,12 @@ _HOST = socket.gethostname()
 
 
 def atomic_text(path: Path, text: str) -> None:
-    """Write ``text`` to a temporary file in the same folder, flush it to disk, and rename it to ``path``.
+    """`atomic_bytes` of ``text`` in UTF-8."""
+    atomic_bytes(path, text.encode("utf-8"))
+
+
+def atomic_bytes(path: Path, content: bytes) -> None:
+    """Write ``content`` to a temporary file in the same folder, flush it to disk, and rename it to ``path``.
 
     UserError if it cannot be written.
     """
@@ -29,8 +34,8 @@ def atomic_text(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _sweep(path)
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with temporary.open("wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

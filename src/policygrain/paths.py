@@ -46,14 +46,7 @@ class EvaluationFolder(Folder):
     """The evaluation of one model."""
 
     record = Inside("records.json", Path)  # protocol and scores
-
-    def samples(self, benchmark: str) -> Path:
-        """Every response to a benchmark with its outcome."""
-        return self.path / f"{benchmark}.jsonl"
-
-    def greedy(self, benchmark: str) -> Path:
-        """Every greedily decoded response to a benchmark with its outcome."""
-        return self.path / f"{benchmark}.greedy.jsonl"
+    samples = Inside("samples.parquet", Path)  # every response with its outcome
 
     def responses(self, key: str) -> Path:
         """Sampled responses that are not graded yet."""

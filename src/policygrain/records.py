@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
@@ -176,17 +176,20 @@ class ModelEvaluation(Record):
     records: list[BenchmarkRecord]
 
 
-class EvaluatedSample(Entry):
-    """A graded response: a line of `evaluation/BENCHMARK.jsonl`."""
+class EvaluatedSample(NamedTuple):
+    """A graded response: a row of `evaluation/samples.parquet`."""
 
-    id: str
+    benchmark: str
+    id: str  # of the problem
     sample: int
-    outcome: str
-    gold: str
+    greedy: bool  # decoded greedily, in addition to the sampled responses
     problem: str
+    gold: str
     response: str
+    answer: str | None  # extracted from the response; None if there is none, and of programs
+    outcome: str
     tokens: int
-    finished: bool
+    truncated: bool
 
 
 class TrackingRecord(Record):
@@ -204,7 +207,6 @@ class Done(Record):
 
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
-AnyEntry = TypeVar("AnyEntry", bound=BaseModel)
 
 
 def write_record(path: Path, record: Record) -> None:
@@ -224,14 +226,9 @@ def read_record(kind: type[AnyRecord], path: Path, again: str) -> AnyRecord:
             f"{path}: written by {other} version of policygrain (record schema {version}, this version reads "
             f"{SCHEMA_VERSION}). Use that version, or: {again}"
         )
-    return parse(kind, data, str(path), again)
-
-
-def parse(kind: type[AnyEntry], data: Any, where: str, again: str) -> AnyEntry:
-    """``data`` as ``kind``. UserError, with a message that begins with ``where``, if it is invalid."""
     try:
         return kind.model_validate(data)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        raise UserError(f"{where}: {key + ': ' if key else ''}{first['msg']}. {again}") from error
+        raise UserError(f"{path}: {key + ': ' if key else ''}{first['msg']}. {again}") from error

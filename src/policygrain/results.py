@@ -22,7 +22,6 @@ from .records import (
     RunSummary,
     StartModelRecord,
     TrackingRecord,
-    parse,
     read_record,
 )
 from .study import Study, load_recorded_study
@@ -102,21 +101,27 @@ def model_evaluation(folder: EvaluationFolder) -> ModelEvaluation:
     return evaluation
 
 
-def evaluated_samples(folder: EvaluationFolder, record: BenchmarkRecord) -> list[EvaluatedSample]:
-    """Every response to a benchmark. UserError if the file is missing, invalid, or from another evaluation."""
-    path = folder.samples(record.benchmark)
-    rows = samples(path)
-    counted: dict[str, int] = {}
-    for row in rows:
-        counted[row.outcome] = counted.get(row.outcome, 0) + 1
-    if counted != record.outcomes:
-        raise UserError(f"{path}: these are not the samples that {folder.record.name} counts. {EVALUATE}")
+def evaluated_samples(folder: EvaluationFolder, record: BenchmarkRecord) -> pd.DataFrame:
+    """The sampled responses to a benchmark, a row of `EvaluatedSample` each.
+
+    UserError if the file is missing, damaged, or from another evaluation.
+    """
+    rows = samples(folder.samples)
+    rows = rows[(rows["benchmark"] == record.benchmark) & ~rows["greedy"]]
+    if rows["outcome"].value_counts().to_dict() != record.outcomes:
+        raise UserError(f"{folder.samples}: these are not the samples that {folder.record.name} counts. {EVALUATE}")
     return rows
 
 
-def samples(path: Path, again: str = EVALUATE) -> list[EvaluatedSample]:
-    """The graded responses in a file. UserError, which ends with ``again``, if one is not valid."""
-    return [parse(EvaluatedSample, row, f"{path}, line {n}", again) for n, row in json_lines(path, again)]
+def samples(path: Path) -> pd.DataFrame:
+    """All graded responses of a model, a row of `EvaluatedSample` each. UserError if the file cannot be read."""
+    import pandas as pd
+
+    try:
+        return pd.read_parquet(path, columns=list(EvaluatedSample._fields))
+    except (OSError, ValueError) as error:  # Arrow's errors are of these kinds
+        reason = str(error).strip().split("\n")[0]
+        raise UserError(f"{path}: cannot be read as evaluated samples ({reason}). {EVALUATE}") from error
 
 
 def prepared_data(folder: DataFolder) -> PreparedData | None:

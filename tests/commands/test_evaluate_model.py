@@ -29,15 +29,15 @@ def test_one_line_evaluates_a_model_and_another_one_joins_it(
     shutil.copytree(made[1], model)
     assert main(["evaluate-model", str(model), *SAMPLED, "--out", str(out)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[:2] for line in lines[2:]] == [["first", name] for name in ("average", "count", "largest")]
+    assert [line.split()[:2] for line in lines[3:]] == [["first", name] for name in ("average", "count", "largest")]
     folder = StudyFolder(out).evaluation(f"{model.name}/seed0")
     found = model_evaluation(folder)
     assert [(r.benchmark, r.n, r.problems) for r in found.records] == [("count", 2, 5), ("largest", 2, 5)]
-    stamp = folder.samples("count").stat().st_mtime_ns
+    stamp = folder.samples.stat().st_mtime_ns
     other = tmp_path / "second"
     shutil.copytree(model, other)
     assert main(["evaluate-model", str(model), f"copy={other}", *SAMPLED, "--out", str(out)]) == 0
-    assert folder.samples("count").stat().st_mtime_ns == stamp, "it is not sampled again"
+    assert folder.samples.stat().st_mtime_ns == stamp, "it is not sampled again"
     rows = [line.split(" | ") for line in (out / "leaderboard.md").read_text().splitlines()[2:]]
     printed = capsys.readouterr().out
     assert len(rows) == 6 and all(cell.strip("| ") in printed for row in rows for cell in row)
@@ -91,10 +91,9 @@ def test_another_protocol_does_not_overwrite_results(
     assert (out / "leaderboard.md").read_bytes() == before
 
 
-def test_a_folder_of_an_earlier_version_is_continued_and_what_is_no_study_is_named(tmp_path: Path) -> None:
+def test_another_protocol_and_what_is_no_study_are_named(tmp_path: Path) -> None:
     study, folder = study_of(EvaluationOptions(["count"]), "x", "start"), StudyFolder(tmp_path)
     claim(folder, study)
-    folder.study.write_text(folder.study.read_text() + "rollouts: {where: colocated, servers: 1}\n")
     claim(folder, study)
     with pytest.raises(UserError, match=r"another protocol \(evaluation\.seed differs\)"):
         claim(folder, study_of(EvaluationOptions(["count"], seed=5), "x", "start"))

@@ -48,7 +48,6 @@ STUDY = ("--config", "{folder}/study/study.yaml", "--results", "{folder}/study",
         ("plan", "{folder}/study/study.yaml"),
         ("data", "list"),
         ("figure", "benchmarks", *STUDY, "{folder}/benchmarks"),
-        ("claims", "{folder}/study", "{folder}/study"),
     ],
     ids=lambda arguments: " ".join(word for word in arguments if "/" not in word and word not in STUDY),
 )

@@ -12,7 +12,7 @@ from policygrain.errors import UserError
 from policygrain.evaluate.evaluation import evaluate
 from policygrain.files import read_json_lines
 from policygrain.paths import DataFolder, StudyFolder
-from policygrain.results import evaluated_samples, model_evaluation
+from policygrain.results import evaluated_samples, model_evaluation, samples
 
 from ..support.small import small_study
 
@@ -25,15 +25,18 @@ def test_records_keep_every_sample_and_are_not_made_twice(made: tuple[Path, Path
     found = model_evaluation(folder)
     assert keys == {"start/seed0": found.key} and found.model == "start/seed0" and found.prompt == ("", "\n")
     (record,) = found.records
-    samples = folder.samples("count")
-    rows = read_json_lines(samples)
-    assert len(rows) == 15 * 2 == sum(record.outcomes.values()) == len(evaluated_samples(folder, record))
-    assert record.accuracy == sum(r["outcome"] == "correct" for r in rows) / 30
+    samples, rows = folder.samples, evaluated_samples(folder, record)
+    assert len(rows) == 15 * 2 == sum(record.outcomes.values())
+    assert record.accuracy == (rows["outcome"] == "correct").mean()
+    assert (rows["outcome"][rows["answer"].isna()] == "unparsable").all()
     assert record.accuracy == pytest.approx(np.mean(record.per_problem))
     assert record.pass_at[2] >= record.pass_at[1] == pytest.approx(record.accuracy)
     stamp = samples.stat().st_mtime_ns
     assert evaluate(study, {"start/seed0": start}, data, results) == keys
     assert samples.stat().st_mtime_ns == stamp
+    content = samples.read_bytes()
+    samples.unlink()
+    assert evaluate(study, {"start/seed0": start}, data, results) == keys and samples.read_bytes() == content
     # Under another protocol everything is sampled again, and the key differs.
     other = small_study(evaluation={"sampling": {"n": 1, "temperature": 0.0, "max_tokens": 12}})
     assert evaluate(other, {"start/seed0": start}, data, results) != keys
@@ -69,11 +72,11 @@ def test_contaminated_problems_are_in_the_record(made: tuple[Path, Path], tmp_pa
     before = model_evaluation(folder)
     assert before.records[0].contaminated == [1, 3]
     # Other training problems change the positions alone: nothing is sampled again.
-    stamp = folder.samples("count").stat().st_mtime_ns
+    stamp = folder.samples.stat().st_mtime_ns
     copy.contamination.write_text(json.dumps({"schema_version": 2, "overlaps": {"count": pairs[1:]}}))
     evaluate(small_study(), {"start/seed0": start}, copy, StudyFolder(tmp_path))
     after = model_evaluation(folder)
-    assert after.records[0].contaminated == [3] and folder.samples("count").stat().st_mtime_ns == stamp
+    assert after.records[0].contaminated == [3] and folder.samples.stat().st_mtime_ns == stamp
     assert after.records[0].model_copy(update={"contaminated": [1, 3]}) == before.records[0]
 
 
@@ -111,7 +114,7 @@ def test_two_extraction_protocols_side_by_side_grade_the_same_responses(
     folder = StudyFolder(tmp_path).evaluation("start/seed0")
     boxed, qwen = model_evaluation(folder).records
     ours, theirs = evaluated_samples(folder, boxed), evaluated_samples(folder, qwen)
-    assert [r.response for r in ours] == [r.response for r in theirs] and len(ours) == 30
+    assert ours["response"].tolist() == theirs["response"].tolist() and len(ours) == 30
     assert qwen.outcomes.get("unparsable", 0) <= boxed.outcomes.get("unparsable", 0)
     protocol = model_evaluation(folder).protocol["benchmarks"]
     assert [protocol[name]["extraction"] for name in ("count", "count_qwen")] == ["boxed", "qwen_math"]
@@ -131,8 +134,8 @@ def test_repeated_problems_are_one_problem_with_more_responses(made: tuple[Path,
     (record,) = model_evaluation(folder).records
     assert (record.problems, record.n, len(record.per_problem)) == (5, 6, 5)
     samples = evaluated_samples(folder, record)
-    assert len(samples) == 30 and {sample.id for sample in samples} == {*"01234"}
-    assert record.accuracy == pytest.approx(np.mean([sample.outcome == "correct" for sample in samples]))
+    assert len(samples) == 30 and {*samples["id"]} == {*"01234"}
+    assert record.accuracy == pytest.approx((samples["outcome"] == "correct").mean())
 
 
 def test_stop_strings_end_responses_without_sampling_again(made: tuple[Path, Path], tmp_path: Path) -> None:
@@ -140,11 +143,11 @@ def test_stop_strings_end_responses_without_sampling_again(made: tuple[Path, Pat
     evaluate(small_study(), {"start/seed0": start}, data, StudyFolder(tmp_path))
     folder = StudyFolder(tmp_path).evaluation("start/seed0")
     whole = evaluated_samples(folder, model_evaluation(folder).records[0])
-    stop = next(character for sample in whole for character in sample.response[1:])
+    stop = next(character for response in whole["response"] for character in response[1:])
     evaluate(small_study(evaluation={"stop": [stop]}), {"start/seed0": start}, data, StudyFolder(tmp_path))
     ended = evaluated_samples(folder, model_evaluation(folder).records[0])
-    assert [sample.response for sample in ended] == [sample.response.partition(stop)[0] for sample in whole]
-    assert all(sample.finished for sample, before in zip(ended, whole, strict=True) if stop in before.response)
+    assert ended["response"].tolist() == [response.partition(stop)[0] for response in whole["response"]]
+    assert not ended["truncated"][whole["response"].str.contains(stop, regex=False)].any()
     assert model_evaluation(folder).protocol["stop"] == [stop]
 
 
@@ -154,9 +157,10 @@ def test_greedy_responses_are_scored_besides_the_sampled_ones(made: tuple[Path, 
     evaluate(study, {"start/seed0": start}, data, results)
     folder = results.evaluation("start/seed0")
     (record,) = model_evaluation(folder).records
-    rows = read_json_lines(folder.greedy("count"))
-    assert record.greedy == [float(row["outcome"] == "correct") for row in rows] and len(rows) == 15
-    assert len(evaluated_samples(folder, record)) == 30, "the sampled ones are a file of their own"
+    rows = samples(folder.samples)
+    right = rows["outcome"][rows["greedy"]] == "correct"
+    assert record.greedy == right.astype(float).tolist() and len(right) == 15
+    assert len(evaluated_samples(folder, record)) == 30, "the sampled ones alone"
     # Greedy decoding is what an evaluation at temperature 0 does.
     alone, apart = small_study(evaluation={"sampling": {"n": 1, "temperature": 0.0, "max_tokens": 12}}), tmp_path / "b"
     evaluate(alone, {"start/seed0": start}, data, StudyFolder(apart))

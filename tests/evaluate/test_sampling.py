@@ -39,4 +39,4 @@ def test_an_evaluation_that_was_stopped_samples_only_what_is_missing(
     evaluate(study, models, data, results)
     assert asked == [10, 10, 10, 10, 1]
     assert not store.all_responses()
-    assert store.samples("count").read_bytes() == whole.evaluation("start/seed0").samples("count").read_bytes()
+    assert store.samples.read_bytes() == whole.evaluation("start/seed0").samples.read_bytes()

@@ -28,21 +28,14 @@ def test_majority() -> None:
     assert majority([None, None], [False, False]) == 0.0
 
 
+def sample(problem: str, number: int, outcome: str, answer: str, tokens: int) -> EvaluatedSample:
+    """A response, truncated at 9 tokens."""
+    text = f"\\boxed{{{answer}}}"
+    return EvaluatedSample("set", problem, number, False, "?", "1", text, answer, outcome, tokens, tokens >= 9)
+
+
 def test_the_record_of_a_benchmark_by_hand() -> None:
     """Two problems of two samples: right on 2 and 1; the second is among the training prompts."""
-
-    def sample(problem: str, number: int, outcome: str, answer: str, tokens: int) -> EvaluatedSample:
-        text = f"\\boxed{{{answer}}}"
-        return EvaluatedSample(
-            id=problem,
-            sample=number,
-            outcome=outcome,
-            gold="1",
-            problem="?",
-            response=text,
-            tokens=tokens,
-            finished=tokens < 9,
-        )
 
     rows = [
         sample("a", 0, "correct", "1", 3),
@@ -50,23 +43,9 @@ def test_the_record_of_a_benchmark_by_hand() -> None:
         sample("b", 0, "incorrect", "2", 9),
         sample("b", 1, "correct", "1", 5),
     ]
-    found = score("set", rows, {"b"})
+    found = score(rows, {"b"})
     assert (found.n, found.problems, found.per_problem, found.contaminated) == (2, 2, [1.0, 0.5], [1])
     assert found.accuracy == 0.75 and found.pass_at == {1: 0.75, 2: 1.0}
     # One vote each for 1 and 2 on the second problem: half right.
     assert found.majority == 0.75
     assert found.outcomes == {"correct": 3, "incorrect": 1} and (found.tokens, found.truncated) == (21, 0.25)
-
-
-def test_votes_for_a_list_are_for_all_its_boxes() -> None:
-    """As its answers are graded: here two responses have all of the answer, and a third has their last box."""
-    answers = [("correct", "\\boxed{1}, \\boxed{2}")] * 2 + [("incorrect", "\\boxed{2}"), ("incorrect", "\\boxed{3}")]
-    rows = [
-        EvaluatedSample(
-            id="a", sample=i, outcome=outcome, gold="1,2", problem="?", response=text, tokens=1, finished=True
-        )
-        for i, (outcome, text) in enumerate(answers)
-    ]
-    assert score("set", rows).majority == 1.0
-    bracketed = [row.model_copy(update={"gold": "(1,2)"}) for row in rows]
-    assert (score("set", bracketed).majority, score("set", bracketed, lists={"a"}).majority) == (0.0, 1.0)

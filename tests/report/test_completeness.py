@@ -31,8 +31,8 @@ def finished(results: Path, tmp_path: Path) -> Path:
     "pattern",
     [
         "runs/*/*/summary.json",
-        "runs/*/*/evaluation/records.json",
-        "start/*/evaluation/records.json",
+        "runs/*/*/evaluation/*",
+        "start/*/evaluation/*",
         "estimators/*",
         "rounds/*",
         "figures/*",
@@ -68,5 +68,6 @@ def test_a_record_that_is_damaged_is_named(
         path.unlink()
     else:
         path.write_text(damage(path.read_text()))
-    assert main(["claims", str(finished), "--brief", "--complete"]) == 2
+    command = ["report", "--config", str(finished / "study.yaml"), "--results", str(finished), "--screen"]
+    assert main(command) == 2
     assert re.search(rf"tepo/seed1/{name}: .*{says}", capsys.readouterr().err)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from policygrain.data.registry import sampling_of
+from policygrain.evaluate.scores import write_samples
 from policygrain.measurements import EstimatorRow, EstimatorsRecord, Measured, RoundRow, RoundsRecord
 from policygrain.objective import method
 from policygrain.paths import START, RunFolder, StudyFolder
@@ -240,22 +241,25 @@ def make_up_evaluation(
     )
     folder = results.evaluation(model)
     write_record(folder.record, evaluation)
-    for name, sampling in benchmarks.items():
-        rows = [
-            EvaluatedSample(
-                id=f"{name}-{problem}",
-                sample=i,
-                outcome="correct" if problem < count else "incorrect",
-                gold=str(problem),
-                problem=f"{name}: what is {problem}?",
-                response=f"{model} says {problem if problem < count else -1}",
-                tokens=9,
-                finished=True,
-            ).model_dump()
-            for problem in range(PROBLEMS)
-            for i in range(sampling.n)
-        ]
-        write_lines(folder.samples(name), rows)
+    rows = [
+        EvaluatedSample(
+            benchmark=name,
+            id=f"{name}-{problem}",
+            sample=i,
+            greedy=False,
+            problem=f"{name}: what is {problem}?",
+            gold=str(problem),
+            response=f"{model} says {problem if problem < count else -1}",
+            answer=str(problem if problem < count else -1),
+            outcome="correct" if problem < count else "incorrect",
+            tokens=9,
+            truncated=False,
+        )
+        for name, sampling in benchmarks.items()
+        for problem in range(PROBLEMS)
+        for i in range(sampling.n)
+    ]
+    write_samples(folder.samples, rows)
 
 
 def make_up_tracking(folder: Path, uri: str) -> None:

@@ -18,7 +18,8 @@ import pytest
 from policygrain.figures.catalogue import draw
 from policygrain.files import read_json, read_json_lines
 from policygrain.paths import StudyFolder
-from policygrain.results import StudyResults
+from policygrain.report.samples import EACH, SHOWN
+from policygrain.results import StudyResults, samples
 from policygrain.study import load_study
 from policygrain.study.fingerprint import Fingerprints
 from policygrain.study.runs import Run
@@ -123,8 +124,8 @@ def test_mlflow_mirrors_the_records(smoke: Path) -> None:
     truth = [(r["step"], r["validation_accuracy"]) for r in rows if "validation_accuracy" in r]
     assert [(m.step, m.value) for m in history] == truth
     table = read_json(Path(store.download_artifacts(child.info.run_id, "samples.json")))
-    assert table["columns"] == ["benchmark", "id", "problem", "response", "gold", "outcome"]
-    assert len(table["data"]) == 10  # five of each benchmark
+    assert table["columns"] == SHOWN
+    assert len(table["data"]) == 2 * EACH  # benchmarks
     assert '"table"' in child.data.tags["mlflow.loggedArtifacts"]
     artifacts = store.list_artifacts(runs["figures and tables"].info.run_id, "figures")
     assert "figures/dynamics.png" in [f.path for f in artifacts]
@@ -183,6 +184,6 @@ def test_real_problem_sets_pass_through_every_stage(root: Path, tmp_path: Path, 
     table = results / "tables" / "results.md"
     snakemake(root, tmp_path, "tests/support/real_text.yaml", str(table), POLICYGRAIN_DATA=str(benchmarks_folder))
     assert "| MPO, dynamic sampling (no updates) |" in (tmp_path / table).read_text()
-    for benchmark in ("math500", "aime24"):  # 60 problems, and 30 with two responses
-        samples = tmp_path / results / "runs/mpo_dynamic/seed0/evaluation" / f"{benchmark}.jsonl"
-        assert len(samples.read_text().splitlines()) == 60
+    rows = samples(tmp_path / results / "runs/mpo_dynamic/seed0/evaluation/samples.parquet")
+    # 60 problems, and 30 with two responses.
+    assert rows["benchmark"].value_counts().to_dict() == {"math500": 60, "aime24": 60}

@@ -115,13 +115,15 @@ def _check(arguments: Namespace) -> None:
 @command(
     ROOT,
     option("set", "a registered set or a .jsonl file", metavar="SET"),
-    path("samples", "files of evaluated samples of the set", nargs="+", metavar="SAMPLES"),
+    path("samples", "evaluation/samples.parquet of models evaluated on it", nargs="+", metavar="SAMPLES"),
     option("--least", "smallest solve rate (default: more than 0)", type=float),
     option("--most", "largest solve rate (default: less than 1)", type=float),
     path("--out", ".jsonl file for a study's data.train", required=True),
 )
 def _select(arguments: Namespace) -> None:
     """Write the problems that a model solves sometimes but not always, according to its evaluated samples."""
+    import pandas as pd
+
     from ..data.problem import write_problems
     from ..data.sources import load
     from ..evaluate.selection import select, solve_rates
@@ -130,7 +132,7 @@ def _select(arguments: Namespace) -> None:
 
     check_out(arguments.out)
     problems = load(arguments.set, arguments.root)
-    rates = solve_rates(sample for path in arguments.samples for sample in samples(path))
+    rates = solve_rates(pd.concat([samples(path) for path in arguments.samples]))
     selected = select(problems, rates, arguments.least, arguments.most)
     write_problems(arguments.out, selected)
     rate = sum(rates[p.id, p.problem] for p in selected) / len(selected)

@@ -62,7 +62,7 @@ def evaluate(study: Study, models: Mapping[str, Path], data: DataFolder, results
                 under = protocol(study, renderer, data, digest, graders[study.extraction].name)
             folder, key = results.evaluation(name), digests.of_json(under)
             keys[name] = key
-            if (there := _evaluation(folder)) is not None and there.key == key:
+            if (there := _evaluation(folder)) is not None and there.key == key and folder.samples.exists():
                 _update_contaminated(there, folder, problems, seen)
                 continue
             queries = queries_of(study, problems, renderer)

@@ -6,9 +6,10 @@ import statistics
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from math import comb
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..files import atomic_text
+from ..files import atomic_bytes
 from ..grading import Grader, extract
 from ..grading.grader import Item
 from ..grading.notation import is_list
@@ -35,71 +36,75 @@ def grade(
     ``graders``: by extraction protocol. ``contaminated``: benchmark → ids of the problems that are among the training
     prompts.
     """
-    records = []
+    records, written = [], []
     for benchmark in study.evaluation.benchmarks:
+        answered = [
+            (query, response, text)
+            for query, response, text in zip(queries, responses, texts, strict=True)
+            if benchmark.name in query.benchmarks
+        ]
         protocol = benchmark.extraction or study.extraction
-        positions = [i for i, query in enumerate(queries) if benchmark.name in query.benchmarks]
-        graded = {
-            greedy: _samples([(queries[i], responses[i], texts[i]) for i in chosen], graders[protocol])
-            for greedy in (False, True)
-            if (chosen := [i for i in positions if queries[i].greedy is greedy])
-        }
-        for greedy, rows in graded.items():
-            path = folder.greedy(benchmark.name) if greedy else folder.samples(benchmark.name)
-            atomic_text(path, "".join(row.model_dump_json() + "\n" for row in rows))
-        lists = {queries[i].problem.id for i in positions if queries[i].problem.options.list_answer}
-        record = score(benchmark.name, graded[False], contaminated.get(benchmark.name, ()), protocol, lists)
-        added: dict[str, object] = {"majority": None} if queries[positions[0]].problem.options.tests else {}
-        if True in graded:
-            added["greedy"] = [float(row.outcome == "correct") for row in graded[True]]
+        rows = _samples(benchmark.name, answered, graders[protocol], protocol)
+        greedy = [row for row in rows if row.greedy]
+        record = score([row for row in rows if not row.greedy], contaminated.get(benchmark.name, ()))
+        added: dict[str, object] = {"majority": None} if answered[0][0].problem.options.tests else {}
+        if greedy:
+            added["greedy"] = [float(row.outcome == "correct") for row in greedy]
         records.append(record.model_copy(update=added))
+        written += rows
+    write_samples(folder.samples, written)
     return records
 
 
-def _samples(sampled: Sequence[tuple[Query, Response, str]], grader: Grader) -> list[EvaluatedSample]:
+def _samples(
+    benchmark: str, answered: Sequence[tuple[Query, Response, str]], grader: Grader, protocol: str
+) -> list[EvaluatedSample]:
     """Grade responses, each given with its query and its text."""
-    items = [Item(q.problem.answer, text, q.problem.options, q.problem.id) for q, _, text in sampled]
-    return [
-        EvaluatedSample(
-            id=query.problem.id,
-            sample=query.sample,
-            outcome=outcome,
-            gold=query.problem.answer,
-            problem=query.problem.problem,
-            response=text,
-            tokens=len(response.ids),
-            finished=response.finished,
+    items = [Item(q.problem.answer, text, q.problem.options, q.problem.id) for q, _, text in answered]
+    rows = []
+    for (query, response, text), outcome in zip(answered, grader.grade_items(items), strict=True):
+        gold, options = query.problem.answer, query.problem.options
+        # Gold answers that are lists may have brackets.
+        answer = None if options.tests else extract(text, protocol, is_list(gold, options.list_answer))
+        rows.append(
+            EvaluatedSample(
+                benchmark=benchmark,
+                id=query.problem.id,
+                sample=query.sample,
+                greedy=query.greedy,
+                problem=query.problem.problem,
+                gold=gold,
+                response=text,
+                answer=answer,
+                outcome=outcome,
+                tokens=len(response.ids),
+                truncated=not response.finished,
+            )
         )
-        for (query, response, text), outcome in zip(sampled, grader.grade_items(items), strict=True)
-    ]
+    return rows
 
 
-def score(
-    benchmark: str,
-    rows: Sequence[EvaluatedSample],
-    contaminated: Collection[str] = (),
-    extraction: str = "boxed",
-    lists: Collection[str] = (),
-) -> BenchmarkRecord:
-    """One benchmark's record: a score per problem, in the order of the problem file, and summaries over problems.
+def write_samples(path: Path, rows: Sequence[EvaluatedSample]) -> None:
+    """Write graded responses as Parquet, atomically."""
+    import pandas as pd
 
-    ``lists``: ids of the problems whose answers are lists, although their gold answers may have brackets.
-    """
+    # The type is said because no response may have an answer.
+    table = pd.DataFrame(rows, columns=list(EvaluatedSample._fields)).astype({"answer": "str"})
+    atomic_bytes(path, table.to_parquet(index=False))
+
+
+def score(rows: Sequence[EvaluatedSample], contaminated: Collection[str] = ()) -> BenchmarkRecord:
+    """One benchmark's record: a score per problem, in the order of the problem file, and summaries over problems."""
     by_problem: dict[str, list[EvaluatedSample]] = {}
     for row in rows:
         by_problem.setdefault(row.id, []).append(row)
-    # (responses, correct ones) of each problem; a problem that is repeated has more.
-    counts = [(len(group), sum(r.outcome == "correct" for r in group)) for group in by_problem.values()]
-    scores, least = [correct / n for n, correct in counts], min(n for n, _ in counts)
-    votes = [
-        majority(
-            [extract(r.response, extraction, is_list(r.gold, r.id in lists)) for r in group],
-            [r.outcome == "correct" for r in group],
-        )
-        for group in by_problem.values()
-    ]
+    groups = by_problem.values()
+    correct = [[row.outcome == "correct" for row in group] for group in groups]
+    counts = [(len(outcomes), sum(outcomes)) for outcomes in correct]  # a problem that is repeated has more
+    scores, least = [right / n for n, right in counts], min(n for n, _ in counts)
+    votes = [majority([r.answer for r in group], right) for group, right in zip(groups, correct, strict=True)]
     return BenchmarkRecord(
-        benchmark=benchmark,
+        benchmark=rows[0].benchmark,
         n=least,
         problems=len(by_problem),
         accuracy=statistics.fmean(scores),
@@ -109,7 +114,7 @@ def score(
         majority=sum(votes) / len(votes),
         outcomes=dict(Counter(r.outcome for r in rows)),
         tokens=sum(r.tokens for r in rows),
-        truncated=sum(not r.finished for r in rows) / len(rows),
+        truncated=sum(r.truncated for r in rows) / len(rows),
     )
 
 

@@ -5,20 +5,24 @@ Problems that the model never or always solves give groups with equal rewards, w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ..data.problem import Problem
 from ..errors import UserError
-from ..records import EvaluatedSample
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Key = tuple[str, str]
 
 
-def solve_rates(samples: Iterable[EvaluatedSample]) -> dict[Key, float]:
-    """Id and text of a problem → share of its responses that are correct."""
+def solve_rates(samples: pd.DataFrame) -> dict[Key, float]:
+    """Id and text of a problem → share of its sampled responses that are correct."""
+    sampled = samples[~samples["greedy"]]
     outcomes: dict[Key, list[bool]] = {}
-    for sample in samples:
-        outcomes.setdefault((sample.id, sample.problem), []).append(sample.outcome == "correct")
+    for identity, text, outcome in zip(sampled["id"], sampled["problem"], sampled["outcome"], strict=True):
+        outcomes.setdefault((identity, text), []).append(outcome == "correct")
     return {problem: sum(graded) / len(graded) for problem, graded in outcomes.items()}
 
 

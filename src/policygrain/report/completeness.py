@@ -16,6 +16,7 @@ def check_complete(results: StudyResults) -> None:
     expected = [
         *(results.run_folder(run).summary for run in runs),
         *(folder.evaluation(name).record for name in models),
+        *(folder.evaluation(name).samples for name in models),
         *(folder.estimators(seed) for seed in measured_starts(study, study.estimators)),
         *(folder.rounds(seed) for seed in measured_starts(study, study.rounds)),
         *(folder.figure(name, suffix) for name in study.figures for suffix in SUFFIXES),

@@ -27,7 +27,8 @@ from ..results import StudyResults, model_evaluation, run_config, run_summary
 from ..study.runs import Run
 from ..text import flat, redacted
 from .mlflow_store import connect, only_writer, reason, tracking_uri
-from .points import Point, scores, some_samples, steps
+from .points import Point, scores, steps
+from .samples import first_responses
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -250,7 +251,7 @@ def _log_records(
         _log_steps(client, run_id, [scores(folder, evaluation)])
         client.log_artifacts(run_id, str(folder.evaluation.path), folder.evaluation.path.name)
         # MLflow shows this as a table, and compares it between runs.
-        client.log_table(run_id, some_samples(folder, evaluation), "samples.json")
+        client.log_table(run_id, first_responses(folder.evaluation, evaluation), "samples.json")
 
 
 def _log_steps(client: MlflowClient, run_id: str, steps: Iterable[list[Point]]) -> None:

@@ -10,11 +10,9 @@ from typing import Any, NamedTuple
 
 from ..paths import RunFolder
 from ..records import ModelEvaluation
-from ..results import evaluated_samples, run_metrics, run_timings
+from ..results import run_metrics, run_timings
 
 SINGLE = 0  # the step of a metric with one value: MLflow draws a bar for each run, and a curve for later steps
-SAMPLES = 5  # per benchmark in the table of samples; all samples are artefacts of the run
-SHOWN = ("id", "problem", "response", "gold", "outcome")
 
 
 class Point(NamedTuple):
@@ -51,18 +49,6 @@ def scores(folder: RunFolder, evaluation: ModelEvaluation) -> list[Point]:
     accuracies = {record.benchmark: record.accuracy for record in evaluation.records}
     accuracies["average"] = fmean(accuracies.values())
     return [Point(f"test/{name}", SINGLE, value, time) for name, value in accuracies.items()]
-
-
-def some_samples(folder: RunFolder, evaluation: ModelEvaluation) -> dict[str, list[str]]:
-    """The first responses of each benchmark, as columns; every run has the same problems."""
-    columns: dict[str, list[str]] = {name: [] for name in ("benchmark", *SHOWN)}
-    for record in evaluation.records:
-        there = folder.evaluation.samples(record.benchmark).exists()
-        for row in evaluated_samples(folder.evaluation, record)[:SAMPLES] if there else ():
-            columns["benchmark"].append(record.benchmark)
-            for name in SHOWN:
-                columns[name].append(str(getattr(row, name)))
-    return columns
 
 
 def _whole_rows(path: Path) -> list[dict[str, Any]]:

@@ -103,7 +103,7 @@ test-oldest: .venv-oldest/.ready
 
 # A Tinker-compatible server and Tinker's SDK of the version that it speaks with, on a CPU; SkyRL 0.4.0 needs Python 3.12.
 test-skyrl: .venv-skyrl/.ready
-	PYTHONPATH=src .venv-skyrl/bin/python -m pytest -q -p no:cacheprovider tests/testing/test_skyrl.py
+	PYTHONPATH=src:lab/src .venv-skyrl/bin/python -m pytest -q -p no:cacheprovider lab/tests/test_skyrl.py
 
 .venv-skyrl/.ready: requirements/skyrl.txt
 	$(SKYRL_PYTHON) -m venv .venv-skyrl
@@ -114,14 +114,14 @@ test-skyrl: .venv-skyrl/.ready
 
 # The integrations with verl and Tinker, and what other trainers' losses are, in an environment beside the packages of .venv; then whole
 # runs by verl.
-test-peers: .venv-peers/.ready
+test-peers: .venv-peers/.ready .venv/.lab-ready
 	.venv-peers/bin/python -m pytest -q -p no:cacheprovider tests/integrations/test_verl.py \
 	    tests/integrations/test_verl_groups.py tests/trainers/test_verl_export.py \
 	    tests/trainers/test_verl_results.py \
 	    tests/integrations/test_tinker.py \
-	    tests/integrations/test_same_name.py tests/objective/test_parity.py tests/testing/test_tinker.py tests/testing/test_third_party.py \
-	    lab/tests/test_dump.py
-	$(BIN)/python -m pytest -m verl tests/trainers/test_verl_run.py tests/testing/test_verl.py
+	    tests/integrations/test_third_party.py tests/objective/test_parity.py \
+	    lab/tests/test_dump.py lab/tests/test_same_name.py lab/tests/test_assert_tinker.py
+	$(BIN)/python -m pytest -m verl tests/trainers/test_verl_run.py lab/tests/test_assert_verl.py
 
 .venv-peers/.ready: requirements/peers.txt .venv-verl/.ready
 	$(PYTHON) -m venv .venv-peers

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from policygrain import TokenBatch, method
+from policygrain.integrations.conformance import assert_objective
+from policygrain.integrations.generated import LENGTHS
 from policygrain.objective.advantage import Gigpo, MaxRl, TurnRewards
 from policygrain.objective.correction import rollout_weights
-from policygrain.testing import assert_objective
-from policygrain.testing.generated import LENGTHS
 
 from ..support.batches import evaluate, random_fields
 from ..support.trainer_losses import areal_actor, skyrl_module, trinity_objective, trl_loss

@@ -33,7 +33,6 @@ HELPERS = {
 ORDER = [
     "objective",
     "integrations",
-    "testing",
     "study",
     "paths",
     "records",

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from policygrain import Method, TokenBatch, method
+from policygrain.integrations.conformance import WITH_GRADIENT
+from policygrain.integrations.generated import Fields, random_fields
 from policygrain.objective import method_names
 from policygrain.objective.loss import merge_metrics
-from policygrain.testing.generated import Fields, random_fields
-from policygrain.testing.losses import WITH_GRADIENT
 
 # Fewer where the profile has fewer: tests/repository/test_light_installation.py runs these tests a second time.
 few = settings(deadline=None, derandomize=True, max_examples=min(30, settings().max_examples))

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import os
-import subprocess
 import sys
-import tempfile
 import typing
 from collections import defaultdict
-from dataclasses import MISSING
 from importlib.metadata import distribution
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -148,30 +144,6 @@ def verl_objective(mode: str, config: Any, fields: dict[str, Any], micro: int = 
     return loss
 
 
-def areal_objective(fields: dict[str, Any], level: str = "token", sapo: bool = False) -> Tensor:
-    """AReaL's loss with the defaults of its actor's configuration."""
-    from areal.api.cli_args import PPOActorConfig
-    from areal.utils.functional import ppo_actor_loss_fn, sapo_loss_fn
-
-    defaults = {name: field.default for name, field in PPOActorConfig.__dataclass_fields__.items()}
-    shared = {
-        "logprobs": fields["log_probs"],
-        "old_logprobs": fields["old_log_probs"],
-        "advantages": fields["advantages"].unsqueeze(1).expand_as(fields["log_probs"]),
-        "loss_mask": fields["mask"].bool(),
-        "importance_sampling_level": level,
-    }
-    if sapo:
-        return sapo_loss_fn(**shared, tau_pos=defaults["sapo_tau_pos"], tau_neg=defaults["sapo_tau_neg"])[0]
-    return ppo_actor_loss_fn(
-        **shared,
-        proximal_logprobs=fields["old_log_probs"],
-        eps_clip=defaults["eps_clip"],
-        eps_clip_higher=defaults["eps_clip_higher"],
-        c_clip=defaults["c_clip"],
-    )[0]
-
-
 def areal_actor() -> Any:
     """AReaL's module of the PPO actor, without its trainers, which import trackers that are not installed."""
     import areal
@@ -207,84 +179,3 @@ def skyrl_module() -> tuple[Any, Any]:
         from skyrl.backends.skyrl_train.utils import ppo_utils
         from skyrl.train.config import AlgorithmConfig
     return ppo_utils, AlgorithmConfig
-
-
-def skyrl_objective(name: str, fields: dict[str, Any], micro: int = 1) -> Tensor:
-    """SkyRL's policy loss with its default settings; its trainer divides advantages and adds up micro-batches."""
-    ppo_utils, algorithm = skyrl_module()
-    config = algorithm(policy_loss_type=name)
-    log_probs, mask = fields["log_probs"], fields["mask"].to(fields["log_probs"].dtype)
-    rows = len(mask) // micro
-    advantages = fields["advantages"].unsqueeze(1).expand_as(mask)
-    scaled = ppo_utils.apply_loss_reduction_to_advantages_minibatch(
-        advantages, mask, config.loss_reduction, rows, mask.shape[1]
-    )
-    loss_of = ppo_utils.PolicyLossRegistry.get(name)
-    parts = [slice(i, i + rows) for i in range(0, len(mask), rows)]
-    losses = [loss_of(log_probs[p], fields["old_log_probs"][p], scaled[p], config, mask[p])[0] for p in parts]
-    return torch.stack(losses).sum()
-
-
-ROLL = "POLICYGRAIN_ROLL"  # names a clone of ROLL, which has no package
-WORKERS = {
-    "importance_sampling": "roll.pipeline.rlvr.actor_worker",
-    "pg_variant": "roll.pipeline.rlvr.actor_pg_worker",
-    "ratio_type": "roll.pipeline.agentic.agentic_actor_pg_worker",
-}
-
-
-def roll_version() -> str | None:
-    """The commit of the clone; None without one."""
-    if not (folder := os.environ.get(ROLL)):
-        return None
-    command = ["git", "-C", folder, "rev-parse", "--short=12", "HEAD"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-
-def roll_objective(setting: str, fields: dict[str, Any]) -> Tensor:
-    """ROLL's `loss_func` with the defaults of its configuration and one setting, `key=value`."""
-    if os.environ[ROLL] not in sys.path:
-        sys.path.append(os.environ[ROLL])
-    os.environ.setdefault("ROLL_LOG_DIR", str(Path(tempfile.gettempdir()) / "roll-logs"))
-    key, _, value = setting.partition("=")
-    module = importlib.import_module(WORKERS[key])
-    agentic = key == "ratio_type"
-    configuration = importlib.import_module(
-        "roll.pipeline.agentic.agentic_config" if agentic else "roll.pipeline.rlvr.rlvr_config"
-    )
-    kind = configuration.AgenticConfig if agentic else configuration.RLVRConfig
-    settings = {
-        name: field.default if field.default is not MISSING else field.default_factory()
-        for name, field in kind.__dataclass_fields__.items()
-        if field.default is not MISSING or field.default_factory is not MISSING
-    }
-    variant = value if key == "pg_variant" else "ppo"
-    settings |= {key: value, "actor_train": SimpleNamespace(pg_variant=variant)}
-    worker = object.__new__(getattr(module, "ActorPGWorker", None) or module.ActorWorker)
-    worker._pg_config_cache = {}
-    worker._pg_variant_logged = worker._topr_sample_logged = worker._cispo_config_logged = True
-    worker._kimi15_config_logged = True
-    worker._get_pg_metrics = lambda *_, **__: {}
-    worker.pipeline_config = SimpleNamespace(**settings)
-    log_probs, mask = fields["log_probs"], fields["mask"].to(fields["log_probs"].dtype)
-    worker.strategy = SimpleNamespace(
-        op_compute_log_probs=lambda **_: log_probs * mask,  # as ROLL does
-        op_compute_entropy=lambda **_: torch.zeros_like(log_probs),
-    )
-    data = SimpleNamespace(
-        batch={
-            "response_mask": torch.cat([mask.new_zeros(len(mask), 1), mask], 1),
-            "input_ids": None,
-            "old_log_probs": fields["old_log_probs"] * mask,
-            "ref_log_probs": fields["ref_log_probs"] * mask,
-            "advantages": fields["advantages"].unsqueeze(1) * mask,
-            "scores": fields["advantages"],
-        },
-        meta_info={
-            "batch_num_tokens": {"response_mask": int(mask.sum())},
-            "global_valid_samples": {"response_mask": len(mask)},
-        },
-        non_tensor_batch={},
-    )
-    loss: Tensor = worker.loss_func(data, None)[0]
-    return loss

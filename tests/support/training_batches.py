@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from policygrain.integrations.generated import random_fields
 from policygrain.model.sequences import pack
 from policygrain.objective.batch import TokenBatch
-from policygrain.testing.generated import random_fields
 from policygrain.train.rollout_batch import TrainingBatch
 
 from .device import PLACE

@@ -12,12 +12,11 @@ from policygrain.integrations.options import EXPORTED
 from policygrain.paths import DataFolder
 from policygrain.study import load_study
 from policygrain.study.runs import run_matrix
-from policygrain.testing import assert_verl
 from policygrain.trainers.verl_config import CPU_ENVIRONMENT, verl_python
 from policygrain.trainers.verl_export import export
-
-from ..conftest import ROOT
-from ..support.small import small_study
+from policygrain_lab.conformance.verl import assert_verl
+from tests.conftest import ROOT
+from tests.support.small import small_study
 
 pytestmark = [pytest.mark.verl, pytest.mark.needs("verl")]
 ACTOR = "actor_rollout_ref.actor"
@@ -48,15 +47,9 @@ def test_a_run_on_two_ranks_that_has_the_objective(arguments: list[str], python:
     assert_verl([*arguments, *ranks], "dapo", learning_rate=0.1, python=python)
 
 
-@pytest.mark.parametrize(
-    ("change", "what"),
-    [
-        ("loss_agg_mode=seq-mean-token-mean", r"not that of dapo: .*: `dapo` with `seq_mean_token_mean`\."),
-        ("clip_ratio_low=0.02", "not that of dapo: its gradient has cosine"),
-    ],
-)
-def test_a_run_that_has_another_one_is_named(change: str, what: str, arguments: list[str], python: str) -> None:
-    with pytest.raises(AssertionError, match=what):
+@pytest.mark.parametrize("change", ["loss_agg_mode=seq-mean-token-mean", "clip_ratio_low=0.02"])
+def test_a_run_that_has_another_one_is_found(change: str, arguments: list[str], python: str) -> None:
+    with pytest.raises(AssertionError, match="not that of dapo: its gradient has cosine"):
         assert_verl([*arguments, f"{ACTOR}.{change}"], "dapo", learning_rate=0.1, python=python)
 
 

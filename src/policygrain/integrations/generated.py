@@ -29,8 +29,7 @@ def random_fields(lengths: Sequence[int], seed: int, drift: float = 0.3, width: 
     def normal(*size: int) -> Tensor:
         return torch.randn(size or shape, generator=generator, dtype=torch.float64)
 
-    old = -normal().abs() - 0.01
-    old_entropy = normal().abs()
+    old, old_entropy = -normal().abs() - 0.01, normal().abs()
     mask = torch.arange(shape[1]) < torch.tensor(lengths).unsqueeze(1)
     data = {
         "log_probs": old + drift * normal(),
@@ -81,15 +80,9 @@ def batches(objective: Method | None = None) -> dict[str, Fields]:
         inside_and_outside = [1 + (end - 1) * share for end in bounds for share in EDGES for _ in (1, -1)]
         fields = random_fields([2] * len(inside_and_outside), 17, 0.0)
         change = torch.tensor(inside_and_outside, dtype=torch.float64).clamp(min=1e-3).log()[:, None]
-        signs = torch.tensor([1.0, -1.0] * (len(inside_and_outside) // 2))
-        made["at the bounds of its clip"] = fields | {
-            "old_log_probs": fields["old_log_probs"] - 3,
-            "log_probs": fields["old_log_probs"] - 3 + change,
-            "advantages": fields["advantages"].abs() * signs,
-        }
-    return {name: fields | _below_0(fields) for name, fields in made.items()}
-
-
-def _below_0(fields: Fields) -> Fields:
-    """Log-probabilities below 0, because some objectives compute with the probabilities."""
-    return {key: fields[key].clamp(max=NEAR_1 / 2) for key in ("log_probs", "old_log_probs", "ref_log_probs")}
+        signs, old = torch.tensor([1.0, -1.0] * (len(inside_and_outside) // 2)), fields["old_log_probs"] - 3
+        moved = {"old_log_probs": old, "log_probs": old + change, "advantages": fields["advantages"].abs() * signs}
+        made["at the bounds of its clip"] = fields | moved
+    # Log-probabilities below 0, because some objectives compute with the probabilities.
+    below = ("log_probs", "old_log_probs", "ref_log_probs")
+    return {name: f | {key: f[key].clamp(max=NEAR_1 / 2) for key in below} for name, f in made.items()}

@@ -21,11 +21,12 @@ from verl.utils import tensordict_utils
 from verl.workers import engine_workers
 from verl.workers.utils.padding import no_padding_2_padding
 
-from ..errors import UserError
-from ..objective.batch import TokenBatch
-from ..objective.presets import parse
+from policygrain.errors import UserError
+from policygrain.objective.batch import TokenBatch
+from policygrain.objective.presets import parse
+
+from .trainer import NoGradient, Step, assert_step, joined, on_policy
 from .verl import CHECK, OBJECTIVE, STEPS
-from .weights import NoGradient, Step, assert_step, joined, on_policy
 
 # verl's name → field of TokenBatch, for columns that are read if the batch has them.
 COLUMNS = {

@@ -18,7 +18,7 @@ import torch
 
 from policygrain import method
 from policygrain.integrations.tinker import loss_function
-from policygrain.testing import assert_tinker
+from policygrain_lab.conformance.tinker import assert_tinker
 
 WITH_IT = "is not installed here; `make test-skyrl` has an environment with it"
 pytest.importorskip("flax", reason=f"SkyRL with JAX {WITH_IT}")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from policygrain import Method, TokenBatch, method
-from policygrain.testing import assert_objective
+from policygrain.integrations.conformance import assert_objective
 
 polgrad = pytest.importorskip("polgrad", reason="polgrad is not installed here; `make test-peers` has it")
 from polgrad import losses, registry  # noqa: E402

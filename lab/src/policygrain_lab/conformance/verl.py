@@ -9,13 +9,13 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import UserError
-from ..files import read_json_lines
-from ..objective import Method, method
+from policygrain.errors import UserError
+from policygrain.files import read_json_lines
+from policygrain.objective import Method, method
 
 CHECK = "POLICYGRAIN_CHECK"  # variable in the environment of verl's processes: the folder with these two files
 OBJECTIVE, STEPS = "objective.json", "steps.jsonl"
-ACTOR = "policygrain.testing.verl_actor"
+ACTOR = "policygrain_lab.conformance.verl_actor"
 EXTERNAL_LIB = "actor_rollout_ref.model.external_lib="
 OPTIM, FSDP = "actor_rollout_ref.actor.optim", "actor_rollout_ref.actor.fsdp_config"
 # With these settings a step is w − learning_rate · gradient in float32, and nothing else. A second epoch is off-policy.

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from policygrain.errors import UserError
-from policygrain.testing import assert_tinker
-from policygrain.testing.generated import random_fields
+from policygrain.integrations.generated import random_fields
+from policygrain_lab.conformance.tinker import assert_tinker
 
 types = pytest.importorskip("tinker", reason="Tinker is not installed here; `make test-peers` has it").types
 LENGTHS = [7, 3, 9, 5]

@@ -8,11 +8,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..errors import UserError
-from ..integrations.tinker import loss_function, tensor_of
-from ..objective import Method, method
-from .losses import alike
-from .weights import RATIOS_ARE_1
+from policygrain.errors import UserError
+from policygrain.integrations.conformance import alike
+from policygrain.integrations.tinker import loss_function, tensor_of
+from policygrain.objective import Method, method
+
+from .trainer import RATIOS_ARE_1
 
 EPS = 1e3  # far above any gradient: Adam's step is then learning rate / EPS · gradient
 Carrier = Literal["cross_entropy", "importance_sampling"]

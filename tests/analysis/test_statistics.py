@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from policygrain.analysis import accuracy, difference
-from policygrain.analysis.statistics import PROBLEMS, SEEDS, over_seeds, student
+from policygrain.analysis.statistics import PROBLEMS, SEEDS, over_seeds, pooled_spread, seeds_to_show, student
 from policygrain.errors import UserError
 
 Scores = NDArray[np.float64]
@@ -129,3 +129,38 @@ def test_scores_that_are_none_are_refused() -> None:
             accuracy(scores)
     with pytest.raises(UserError, match="not 2×3 and 3×3"):
         difference([good], [np.ones((3, 3))])
+
+
+# ---- seeds -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arms", [2, 6])
+def test_the_interval_of_a_spread_contains_the_true_one_in_19_of_20_studies(arms: int) -> None:
+    """Four seeds of ``arms`` arms, all but the first compared with it; a difference of two has a spread of √2."""
+    rng, inside = np.random.default_rng(1), 0
+    for _ in range(2000):
+        values = rng.normal(size=(arms, 4))
+        spread = pooled_spread([student(arm - values[0]) for arm in values[1:]])
+        inside += spread.low < math.sqrt(2) < spread.high
+    assert 0.93 < inside / 2000 < 0.98
+
+
+@pytest.mark.parametrize("comparisons", [1, 27])
+def test_more_spread_and_smaller_effects_ask_for_more_seeds(comparisons: int) -> None:
+    needed = [seeds_to_show(2.0, sd, comparisons) or 1001 for sd in (0.0, 0.5, 1, 2, 4, 8)]
+    assert needed == sorted(needed) and needed[0] == 2 < needed[-1]
+    # Only their ratio counts.
+    assert seeds_to_show(2.0, 3.0, comparisons) == seeds_to_show(4.0, 6.0, comparisons)
+    assert seeds_to_show(1.0, 1000.0, comparisons) is None
+
+
+@pytest.mark.parametrize(("sd", "comparisons"), [(1.0, 1), (4.0, 27)])
+def test_with_the_planned_seeds_four_of_five_studies_show_the_direction(sd: float, comparisons: int) -> None:
+    n, rng = seeds_to_show(2.0, sd, comparisons), np.random.default_rng(5)
+    assert n is not None
+
+    def shown(seeds: int) -> float:
+        found = (student(rng.normal(2.0, sd, seeds)) for _ in range(2000))
+        return sum(2 * d.above(0.0) < 0.05 / comparisons for d in found) / 2000
+
+    assert shown(n) > 0.8 - 3 * 0.4 / math.sqrt(2000) and shown(n - 1) < 0.8 + 3 * 0.4 / math.sqrt(2000)

@@ -6,14 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from policygrain.analysis.claims import load_claims
 
 from policygrain.commands.check import check_study, notes
 from policygrain.errors import UserError
 
 from ..support.small import SMALL, small_study, write_study
 
-NO_CLAIMS = "claims: none of the claims of the papers will have a verdict; the study lacks arms or seeds."
 QUESTIONS = [{"id": str(i), "problem": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(5)]
 
 
@@ -98,45 +96,13 @@ def test_what_is_allowed_and_probably_not_meant_is_said(problems: Path) -> None:
     study = of_file(problems, evaluation=evaluation)
     assert notes(study) == [  # type: ignore[arg-type]
         "evaluation.benchmarks: mine (own.jsonl) is also in data.train: its accuracy does not measure generalisation "
-        "to other problems.",
-        NO_CLAIMS,
+        "to other problems."
     ]
     data = {"root": str(problems.parent), "train": ["own.jsonl"], "train_size": 50, "validation_size": 2}
-    note, last = notes(small_study(data=data, model={"warm_start": {"steps": 0}}))
-    assert last == NO_CLAIMS
+    [note] = notes(small_study(data=data, model={"warm_start": {"steps": 0}}))
     assert "own.jsonl has 5 problems, fewer than train_size + validation_size (52)" in note
-    note, _ = notes(small_study(training={"updates_per_batch": 1}))
+    [note] = notes(small_study(training={"updates_per_batch": 1}))
     assert "all importance ratios are 1" in note
-
-
-METHODS = {"tepo_dynamic": {"base": "tepo"}, "token_clip": {"base": "grpo"}, "mpo_phi_0.1": {"base": "mpo"}}
-
-
-def claims_of(seeds: list[int], mpo: list[int] | None = None, **changes: object) -> list[str]:
-    """The notes on claims of a study with the arms of five claims; ``mpo``: seeds of its MPO."""
-    experiments = {"headline": {"methods": ["grpo", "dapo", "tepo", "tepo_dynamic", "token_clip"]}}
-    experiments["more"] = {"methods": ["mpo"]} | ({"seeds": mpo} if mpo else {})
-    study = small_study(seeds=seeds, experiments=experiments, methods=METHODS, **changes)
-    return [note for note in notes(study) if note.startswith("claims")]
-
-
-def test_claims_that_will_have_no_verdict_are_named() -> None:
-    count = len(load_claims())
-    [note] = claims_of([0, 1])
-    assert note == f"claims: {count - 5} of {count} will have no verdict; they need `rounds`, `estimators`."
-    estimators = {"methods": ["token_clip", "mpo_phi_0.1"], "reference": "token_clip"}
-    [note] = claims_of([0, 1], estimators=estimators)
-    assert "they need `rounds`, token_clip and grpo" in note or "they need `rounds`, tepo in `estimators`" in note, note
-
-
-def test_arms_without_a_common_seed_are_named() -> None:
-    [note] = claims_of([0, 1], mpo=[2, 3])
-    assert "2 seeds of both mpo and token_clip" in note
-
-
-def test_one_seed_decides_nothing() -> None:
-    [note] = claims_of([0])
-    assert note == NO_CLAIMS
 
 
 def test_prepare_checks_the_study_before_it_writes(problems: Path, tmp_path: Path) -> None:

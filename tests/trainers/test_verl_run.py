@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from policygrain.commands.cluster import launch
 from policygrain.paths import RunFolder, StudyFolder
 from policygrain.results import run_metrics, run_summary
+from policygrain.trainers.launch import launcher
 from policygrain.trainers.verl_config import PYTHON, verl_python
 
 from ..conftest import ROOT
@@ -87,7 +87,7 @@ def test_two_nodes_train_one_run_and_one_of_them_fails(made: tuple[Path, Path], 
     command = [sys.executable, "-m", "policygrain.cli", "train", "--config", str(config)]
     command += ["--results", str(made[0].parent), "--run-dir", str(run)]
     # `tasks` and not `tasks_per_node`, which Snakemake's executor refuses to be 1.
-    started = launch({"mpi": "srun", "nodes": 2, "tasks": 2, "cpus_per_task": 4}) + shlex.join(command)
+    started = launcher({"mpi": "srun", "nodes": 2, "tasks": 2, "cpus_per_task": 4}) + shlex.join(command)
     log = run / "verl" / "verl.log"
     with slurm.running(apart=True) as cluster:
         environment = cluster.environment | {

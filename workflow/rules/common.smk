@@ -5,9 +5,9 @@ from pathlib import Path
 
 from policygrain.errors import UserError
 from policygrain.commands.jobs import Jobs
-from policygrain.commands.cluster import launch
 from policygrain.paths import StudyFolder
 from policygrain.study import parse_study
+from policygrain.trainers.launch import launcher
 
 CONFIG_FILE = Path([*workflow.config_settings.configfiles, "config.yaml"][0])
 
@@ -23,7 +23,7 @@ except UserError as error:
 # the resources say so. As a function of resources it is not recorded, so another place of the environment reruns nothing.
 COMMON = {
     "policygrain": lambda w, resources: (
-        f"{launch(resources)}{shlex.quote(sys.executable)} -m policygrain.cli"
+        f"{launcher(resources)}{shlex.quote(sys.executable)} -m policygrain.cli"
     ),
     "study": str(FOLDER.study),
 }

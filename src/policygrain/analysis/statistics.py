@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import bdtr, bdtrc, gammaincinv, ndtri, stdtr, stdtrit
+from scipy.special import bdtr, bdtrc, chdtri, gammaincinv, nctdtr, ndtri, stdtr, stdtrit
 
 from ..errors import UserError
 
@@ -25,6 +25,7 @@ LEVEL = 0.05
 SEEDS, STARTS, PROBLEMS = "training seeds", "initial models", "problems of one training seed"
 REPLICATES = (SEEDS, STARTS)  # units over which intervals generalise
 NORMAL = float(ndtri(1 - LEVEL / 2))
+POWER = 0.8  # share of studies
 # Bounds the variance of a seed's mean from below, since few seeds may agree by chance; chosen by simulated coverage.
 AGREEMENT = 0.7
 # Up to this many correct answers the lower limit is the exact one of a Poisson count (Brown, Cai and DasGupta 2001).
@@ -211,6 +212,36 @@ def _tail(distance: float, error: float, df: float) -> float:
     if error == 0:
         return float(distance < 0)
     return float(stdtr(df, -distance / error))
+
+
+# ---- seeds ----------------------------------------------------------------------------------------------------------
+
+
+def pooled_spread(differences: Sequence[Difference]) -> Interval:
+    """The standard deviation over units, pooled over differences with two or more of them each, with its 95% interval.
+
+    Differences are taken to share an arm, such as a reference, and so to be correlated by 1/2: m of them together have
+    4 m / (m + 3) times the degrees of freedom of one.
+    """
+    degrees = [d.n - 1 for d in differences]
+    variance = sum(df * d.spread**2 for df, d in zip(degrees, differences, strict=True)) / sum(degrees)
+    independent = 4 * sum(degrees) / (len(differences) + 3)
+    low, high = (math.sqrt(variance * independent / float(chdtri(independent, p))) for p in (LEVEL / 2, 1 - LEVEL / 2))
+    return Interval(math.sqrt(variance), low, high)
+
+
+def seeds_to_show(effect: float, sd: float, comparisons: int = 1, most: int = 1000) -> int | None:
+    """The number of seeds with which a share `POWER` of studies shows the direction of a true paired difference.
+
+    ``effect`` and its standard deviation over seeds ``sd`` have one unit. By Student's t at the level of the first step
+    of Holm's correction over ``comparisons``. None: over ``most``.
+    """
+    if not sd:
+        return 2
+    n = np.arange(2, most + 1, dtype=float)
+    critical = stdtrit(n - 1, 1 - LEVEL / 2 / comparisons)
+    enough = np.flatnonzero(1 - nctdtr(n - 1, np.sqrt(n) * effect / sd, critical) >= POWER)
+    return int(n[enough[0]]) if len(enough) else None
 
 
 # ---- the limits, of many draws at once ------------------------------------------------------------------------------

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import chdtri, nctdtr, stdtrit
+from scipy.special import stdtrit
 
-from ..errors import UserError
-from ..study.runs import arms_of
-from .measures import accuracy, auc
 from .statistics import LEVEL, REPLICATES, Array, Difference
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from ..results import StudyResults
 
 Side = Literal["above", "below", "apart"]
 Verdict = Literal["holds", "opposite", "smaller than published", "inconclusive"]
 MOST_SEEDS = 1000
-ENDPOINTS: dict[str, Callable[[StudyResults, str], pd.Series]] = {
-    "mean validation accuracy (AUC)": auc,
-    "accuracy of the final model": accuracy,
-}
-EFFECTS = (1.0, 2.0, 4.0)  # points
-POWER = 0.8  # share of studies
 
 
 class PValues(NamedTuple):
@@ -106,62 +90,6 @@ def seeds_needed(
     return _first(n, width(n, LEVEL / comparisons) * difference.spread < distance)
 
 
-def seeds_to_decide(sd: float, effect: float, comparisons: int) -> int | None:
-    """The number of seeds with which a share `POWER` of studies shows the direction of a true difference.
-
-    ``sd`` and ``effect`` in points; at the first step of Holm's correction over ``comparisons``. None: over 1,000.
-    """
-    if not sd:
-        return 2
-    n = np.arange(2, MOST_SEEDS + 1, dtype=float)
-    critical = stdtrit(n - 1, 1 - LEVEL / 2 / comparisons)
-    return _first(n, 1 - nctdtr(n - 1, np.sqrt(n) * effect / sd, critical) >= POWER)
-
-
 def _first(n: Array, enough: NDArray[np.bool_]) -> int | None:
     found = np.flatnonzero(enough)
     return int(n[found[0]]) if len(found) else None
-
-
-class Spread(NamedTuple):
-    """The standard deviation over seeds of the difference of two arms, pooled over pairs of arms, in points."""
-
-    endpoint: str
-    updates: int
-    sd: float
-    low: float
-    high: float  # 95% interval; the pairs share arms, so it is somewhat too narrow
-    pairs: int
-    degrees: int
-
-
-def paired_spreads(results: StudyResults) -> list[Spread]:
-    """The spread of each endpoint between the methods of the headline experiment, by updates per batch.
-
-    UserError if no two methods have two seeds in common.
-    """
-    headline = results.study.experiments.get("headline")
-    by_updates: dict[int, list[str]] = {}
-    for arm in arms_of(headline, results.study) if headline else ():
-        if any(run.arm == arm.name for run in results.summaries):
-            by_updates.setdefault(arm.training(results.study).updates_per_batch, []).append(arm.name)
-    spreads = []
-    for endpoint, measure in ENDPOINTS.items():
-        for updates, arms in sorted(by_updates.items()):
-            values = {arm: measure(results, arm) for arm in arms}
-            pairs = [(values[a] - values[b]).dropna() for a, b in itertools.combinations(arms, 2)]
-            pairs = [pair for pair in pairs if len(pair) > 1]
-            if not pairs:
-                continue
-            degrees = sum(len(pair) - 1 for pair in pairs)
-            squares = sum(float(((pair - pair.mean()) ** 2).sum()) for pair in pairs)
-            # Of k arms only k − 1 differences are independent.
-            independent = max(1, round(degrees * 2 / len(arms)))
-            variance = squares / degrees
-            low, high = (
-                math.sqrt(variance * independent / float(chdtri(independent, tail))) for tail in (0.025, 0.975)
-            )
-            spreads.append(Spread(endpoint, updates, math.sqrt(variance), low, high, len(pairs), independent))
-    if not spreads:
-        raise UserError(f"{results.folder.path}: no two methods of `experiments.headline` share two seeds.")
-    return spreads

@@ -1,11 +1,8 @@
-"""`policygrain check`: checks of a study and a machine. The first job of a workflow runs those of the study, too."""
+"""Checks of a study before anything is computed: by `policygrain check`, and by the first job of a workflow."""
 
 from __future__ import annotations
 
-import os
 import sys
-import tempfile
-import urllib.request
 from pathlib import Path
 
 from ..data.characters import check_characters
@@ -14,14 +11,12 @@ from ..data.registry import sampling_of
 from ..data.sources import check_ids, check_sources, load
 from ..errors import UserError
 from ..figures.catalogue import check_figures
-from ..files import check_free_space
 from ..grading.sandbox import isolation
-from ..hub import config_of, download_command, read_config
+from ..hub import config_of, read_config
 from ..study import Study, load_study
 from ..study.checks import check_prompts
 from ..study.comparable import check_comparisons, check_tuning
 from ..study.runs import methods_of, run_matrix
-from ..text import redacted
 from ..train.start_model import MODELS
 from ..trainers.table import check_trainers, trainer_notes
 
@@ -37,7 +32,10 @@ def check_study(study: Study) -> None:
     check_tuning(study)
     check_figures(study)
     check_sources(study)
-    _check_tiny(study)
+    if study.model.start == "tiny":
+        if study.prompt.chat:
+            raise UserError("prompt.chat: the tiny model's tokenizer has no chat template; set it to false.")
+        families_to_demonstrate(study)
     _check_problems(study)
     _check_lengths(study, _context(study))
     for note in notes(study):
@@ -76,74 +74,6 @@ def notes(study: Study) -> list[str]:
     return messages + trainer_notes(study)
 
 
-def check_machine(study: Study, results: Path, vllm: bool = False) -> None:
-    """UserError if free space in ``results``, the MLflow server or GPUs are missing.
-
-    ``vllm``: also start vLLM and sample a token. Jobs of a cluster do not need the MLflow server, so it is not checked
-    there.
-    """
-    check_free_space(results)
-    start, revision = study.model.start, study.model.revision
-    on_hub = start != "tiny" and not Path(start).is_dir()
-    if on_hub and not any(config_of(start, revision).parent.glob("*.safetensors")):
-        print(
-            f"policygrain: note: the weights of {start} are not in this machine's cache. If compute nodes have no "
-            f"network, download them here: `{download_command(start, revision)}`.",
-            file=sys.stderr,
-        )
-    if "SLURM_JOB_ID" not in os.environ:
-        _check_server(study.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI", ""))
-    import torch
-
-    from ..model.device import device
-
-    visible = [
-        gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu not in ("", "-1", "NoDevFiles")
-    ]
-    device()
-    if torch.cuda.device_count() < len(visible):
-        raise UserError(
-            f"CUDA_VISIBLE_DEVICES lists {len(visible)} GPUs, but torch sees {torch.cuda.device_count()}. Run "
-            "`make setup FLAVOUR=gpu` for the CUDA build; if that is installed, the driver is too old."
-        )
-    if vllm:
-        _sample_one_token()
-
-
-def _check_server(uri: str) -> None:
-    if not uri.startswith(("http://", "https://")):
-        return
-    try:
-        urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=10).close()
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"tracking.uri: MLflow at {redacted(uri)} does not answer: {getattr(error, 'reason', error)}. Start the "
-            "server, or correct tracking.uri or MLFLOW_TRACKING_URI."
-        ) from None
-
-
-def _sample_one_token() -> None:
-    """Start vLLM with a tiny model. UserError if it does not start."""
-    from ..model import tiny
-    from ..model.engine import Request
-    from ..model.open_engine import check_vllm_runs_here
-    from ..study.schema import TinyModel
-
-    check_vllm_runs_here()
-    try:
-        from ..model.vllm_engine import VllmEngine
-
-        with tempfile.TemporaryDirectory() as folder:
-            tokenizer = tiny.character_tokenizer()
-            tiny.build(TinyModel(), tokenizer, 0).save_pretrained(folder)
-            tokenizer.save_pretrained(folder)
-            VllmEngine(folder, kv_gib=0.1).generate([Request([3, 4, 5], 0, 1)])
-    except Exception as error:  # vLLM and its dependencies have no common error class
-        last_line = (str(error) or type(error).__name__).strip().splitlines()[-1]
-        advice = "Request a GPU for the rule, or set the engine to transformers."
-        raise UserError(f"vLLM does not start: {last_line}. {advice}") from error
-
-
 def _check_problems(study: Study) -> None:
     """Read all problems. UserError for an invalid line, or if problems have tests and this machine has no sandbox."""
     data, available = study.data, 0
@@ -170,15 +100,6 @@ def _check_problems(study: Study) -> None:
             check_prompts(name, section, available)
 
 
-def _check_tiny(study: Study) -> None:
-    """UserError for settings that a tiny model does not support."""
-    if study.model.start != "tiny":
-        return
-    if study.prompt.chat:
-        raise UserError("prompt.chat: the tiny model's tokenizer has no chat template; set it to false.")
-    families_to_demonstrate(study)
-
-
 def _context(study: Study) -> int | None:
     """The initial model's context length in tokens, None if unknown. UserError if the model is not found."""
     start = study.model.start
@@ -196,15 +117,13 @@ def _context(study: Study) -> int | None:
 
 
 def _check_lengths(study: Study, context: int | None) -> None:
-    if context is None:
-        return
     lengths = {"training.max_tokens": study.training.max_tokens}
     for name, arm in run_matrix(study).arms.items():
         lengths[f"vary.max_tokens of {name}"] = arm.training(study).max_tokens
     for i, benchmark in enumerate(study.evaluation.benchmarks):
         lengths[f"evaluation.benchmarks[{i}].sampling.max_tokens"] = sampling_of(study, benchmark).max_tokens
     for key, length in lengths.items():
-        if length >= context:
+        if context is not None and length >= context:
             raise UserError(
                 f"{key}: {length} tokens leave no room for a prompt in the model's context of {context} tokens."
             )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     CONFIG,
     path("study", "study file, without --config", nargs="?", metavar="STUDY"),
     flag("--machine", "check this machine, too: disk, GPUs, MLflow"),
-    flag("--vllm", "with --machine: start vLLM and sample a token"),
+    flag("--vllm", "with --machine: check that vLLM can start"),
     flag("--slurm", "check a cluster, from its login node: what the profile requests, and the study on its nodes"),
     path(
         "--profile", "Snakemake profile of the cluster (default: slurm/config.yaml)", default=Path("slurm/config.yaml")
@@ -29,18 +29,18 @@ def check(arguments: Namespace) -> None:
     from ..data.sources import source_digests
     from ..study import load_study
     from ..study.fingerprint import Fingerprints, code_digests
-    from .check import check_machine, check_study
+    from .check import check_study
 
     file = arguments.study or arguments.config
     study = load_study(file)
     check_study(study)
     print(counts(Fingerprints(study, source_digests(study) | code_digests(study))), flush=True)
     if arguments.machine or arguments.slurm:
-        check_machine(study, Path("results"), arguments.vllm)
-    if arguments.slurm:
-        from .cluster import check_cluster
+        from .doctor import check_cluster, check_machine
 
-        check_cluster(study, file, arguments.profile)
+        check_machine(study, Path("results"), arguments.vllm)
+        if arguments.slurm:
+            check_cluster(study, file, arguments.profile)
 
 
 def counts(fingerprints: Fingerprints, matrix: RunMatrix | None = None) -> str:
@@ -54,48 +54,31 @@ def counts(fingerprints: Fingerprints, matrix: RunMatrix | None = None) -> str:
 
 
 @command(
-    path("studies", "study file; its data may be missing", nargs="+", metavar="STUDY"),
-    option("--device", "cpu or h100 (default: cpu for tiny models, else h100)", metavar="NAME"),
-    option("--gpus", "number of available devices (default: those of one run)", type=int, metavar="N"),
-    option("--per-run", "devices per run (default: the fewest that it fits on)", type=int, metavar="N"),
+    path("study", "study file; its data may be missing", metavar="STUDY"),
+    option("--device", "cpu, h100 or h200 (default: cpu for tiny models, else h200)", metavar="NAME"),
+    option("--price", "of a device-hour", type=float),
     one_of(
         JSON,
-        flag("--markdown", "one row per study"),
-        path(
-            "--power",
-            "seeds and device-hours that a verdict needs, from the spread in these results",
-            metavar="RESULTS",
-        ),
+        path("--power", "seeds per arm that a difference needs, from the spread in these results", metavar="RESULTS"),
     ),
 )
 def plan(arguments: Namespace) -> None:
     """Estimate what a study costs, before anything is submitted.
 
-    Prints jobs, tokens, device-hours, memory and what they are based on.
+    Prints jobs, tokens, device-hours and what they are based on.
     """
-    from ..errors import UserError
     from ..results import StudyResults
     from ..study import load_study
-    from . import tables
-    from .cost import estimate
+    from .plan import estimate, plan_text, power_text
 
-    if arguments.power and len(arguments.studies) > 1:
-        raise UserError("plan: --power needs a single study.")
-    estimates = []
-    for study in map(load_study, arguments.studies):
-        device = arguments.device or ("cpu" if study.model.start == "tiny" else "h100")
-        estimates.append(estimate(study, device, arguments.gpus, arguments.per_run))
-    if arguments.power:
-        from ..analysis.verdicts import paired_spreads
-
-        results = StudyResults(arguments.power)
-        print(tables.power(paired_spreads(results), estimates[0], results.study.name), end="")
-    elif arguments.json:
-        print(json.dumps(estimates, indent=1, ensure_ascii=False))
-    elif arguments.markdown:
-        print(tables.markdown(estimates), end="")
+    study = load_study(arguments.study)
+    estimated = estimate(study, arguments.device or ("cpu" if study.model.start == "tiny" else "h200"))
+    if arguments.json:
+        print(json.dumps(estimated, indent=1, ensure_ascii=False))
+    elif arguments.power:
+        print(power_text(estimated, study, StudyResults(arguments.power)), end="")
     else:
-        print("\n".join(map(tables.detail, estimates)), end="")
+        print(plan_text(estimated, arguments.price), end="")
 
 
 @command(JSON, path("--config", "study file whose own methods are listed, too"))

@@ -11,7 +11,7 @@ import re
 import secrets
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -58,6 +58,19 @@ def processes(settings: Training) -> Iterator[None]:
     dist.barrier()
     if "vllm" not in sys.modules:  # vLLM destroys its groups and this one when the process ends
         dist.destroy_process_group()
+
+
+def launcher(resources: Mapping[str, Any]) -> str:
+    """The command before that of a job, which starts the processes of a run; empty for a single one (no `mpi`)."""
+    if not resources.get("mpi"):
+        return ""
+    nodes = resources.get("nodes")
+    tasks = resources.get("tasks") or (nodes or 1) * resources.get("tasks_per_node", 1)
+    where = f"--nodes={nodes} " if nodes else ""
+    gpus = f"--gpus={resources['gpu']} " if resources.get("gpu") else ""
+    # A step does not inherit the job's CPUs per task. If a rank is killed, the others must not wait for it.
+    cpus = f"--cpus-per-task={resources.get('cpus_per_task', 1)} --kill-on-bad-exit=1"
+    return f"{resources['mpi']} {where}--ntasks={tasks} {cpus} {gpus}"
 
 
 def read_slurm() -> None:

@@ -1,0 +1,257 @@
+"""`policygrain plan`: jobs, tokens and device-hours of a study, and the seeds that a difference needs.
+
+Device-hours are FLOPs divided by a device's rate for sampling or training, plus the start of each job. A token that is
+sampled or scored costs 2N FLOPs, one that is trained on 6N (Kaplan et al., arXiv 2001.08361), 8N with activation
+checkpointing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import yaml
+
+from ..data import registry
+from ..data.characters import CHARACTERS
+from ..data.families import FAMILIES
+from ..data.problem import read_rows
+from ..data.registry import sampling_of, sharing_responses
+from ..data.set_files import data_root
+from ..data.sources import FAMILY_SIZE
+from ..errors import UserError, did_you_mean
+from ..hub import cached_config, read_config
+from ..paths import StudyFolder
+from ..study.comparable import pairs
+from ..study.fingerprint import Fingerprints
+from ..study.runs import Arm, RunMatrix
+from ..study.schema import Benchmark, Model, Study
+from ..text import columns, markdown_table
+from .jobs import Job, Jobs
+
+if TYPE_CHECKING:
+    from ..analysis.statistics import Array, Difference
+    from ..results import StudyResults
+
+TOKENS = ("sampled", "scored", "trained")  # by a forward pass, and on; both include prompts
+BYTES = {"float32": 4, "bfloat16": 2}
+EFFECTS = (1.0, 2.0, 4.0)  # points
+
+
+def constants() -> dict[str, dict[str, Any]]:
+    """The content of `constants.yaml`: devices, lengths, models."""
+    text = resources.files(__package__).joinpath("constants.yaml").read_text(encoding="utf-8")
+    return dict(yaml.safe_load(text))
+
+
+@dataclass(frozen=True)
+class Work:
+    """Numbers of `TOKENS` [3] of a study's jobs. ``lengths``: an entry of `lengths` in constants.yaml."""
+
+    study: Study
+    lengths: Mapping[str, Any]
+
+    def step(self, arm: Arm) -> Array:
+        """One batch: sampled, scored by the policy and the reference policy, and trained on.
+
+        If only the metric `kl_initial` needs the reference policy, it scores a quarter of the groups.
+        """
+        method, training = arm.method(self.study), arm.training(self.study)
+        response = training.group * min(self.lengths["response"], training.max_tokens)
+        draws = min(self.lengths["draws"], method.sampler.max_batches) if method.sampler.dynamic else 1.0
+        reference = 1 if "reference" in method.needs else 1 / 4
+        passes = 1 + reference + training.epochs * ("step_log_probs" in method.needs)
+        text = self.lengths["prompt"] + response
+        return training.prompts_per_step * np.array([draws * response, passes * text, training.epochs * text])
+
+    def run(self, arm: Arm) -> Array:
+        """A run: its steps, and validation before the first step, at regular intervals and after the last step."""
+        training = arm.training(self.study)
+        problems = self.study.data.validation_size * len(self.study.data.train)
+        validation = problems * min(self.lengths["response"], training.max_tokens)
+        validations = math.ceil(training.steps / training.validate_every) + 1
+        return training.steps * self.step(arm) + np.array([validations * validation, 0, 0])
+
+    def evaluation(self) -> Array:
+        """The evaluation of one model on all benchmarks."""
+        sampled = 0.0
+        for benchmark, *_ in sharing_responses(self.study):
+            sampling = sampling_of(self.study, benchmark)
+            responses = benchmark_size(self.study, benchmark) * (sampling.n + self.study.evaluation.greedy)
+            sampled += responses * min(self.lengths["response"], sampling.max_tokens)
+        return np.array([sampled, 0, 0])
+
+    def job(self, job: Job, matrix: RunMatrix) -> Array:
+        """A job; supervised fine-tuning of an initial model is on examples of the expected lengths."""
+        if job.rule == "start_model":
+            examples = self.study.model.warm_start.steps * self.study.model.warm_start.batch_size
+            return np.array([0, 0, examples * (self.lengths["prompt"] + self.lengths["response"])])
+        after_training = matrix.evaluated_arms if self.study.evaluation.after_training else ()
+        evaluated = sum(job.rule == "evaluate" or run.arm in after_training for run in job.runs) + len(job.starts)
+        trained = job.runs if job.rule == "train" else ()
+        return sum((self.run(matrix.arms[run.arm]) for run in trained), start=evaluated * self.evaluation())
+
+
+def benchmark_size(study: Study, benchmark: Benchmark) -> int:
+    """Number of problems: of a synthetic family `size`, of a registered set or file all, at most `size`."""
+    if benchmark.source in FAMILIES:
+        return benchmark.size or FAMILY_SIZE
+    if benchmark.source in registry.names():
+        count = registry.dataset(benchmark.source).count
+    else:
+        count = sum(1 for _ in read_rows(data_root(study.data.root) / benchmark.source))
+    return min(count, benchmark.size or count)
+
+
+def config_of(model: Model, known: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """The `config.json` of the initial model: of a tiny model, in a folder, in ``known``, or in the hub's local cache.
+
+    UserError if it is none of these.
+    """
+    if model.start == "tiny":
+        shape = {"hidden": "hidden_size", "intermediate": "intermediate_size", "layers": "num_hidden_layers"}
+        sizes = {name: getattr(model.tiny, ours) for ours, name in (shape | {"heads": "num_attention_heads"}).items()}
+        return sizes | {"vocab_size": model.tiny.vocabulary or len(CHARACTERS), "tie_word_embeddings": True}
+    if model.start in known and not Path(model.start).is_dir():
+        return known[model.start]
+    if (path := cached_config(model.start, model.revision)) is None:
+        raise UserError(
+            f"model.start: the shape of {model.start!r} is not known here. Name a folder with its config.json, or "
+            "download the model."
+        )
+    return read_config(path)
+
+
+def parameters(config: Mapping[str, Any]) -> tuple[int, int]:
+    """Parameters of a dense decoder's matrices, and N, those that a token is multiplied with: not a separate embedding.
+
+    UserError if ``config``, a `config.json`, is not that of a dense decoder.
+    """
+    try:
+        hidden, heads, vocabulary = (config[key] for key in ("hidden_size", "num_attention_heads", "vocab_size"))
+        head, keys = config.get("head_dim") or hidden // heads, config.get("num_key_value_heads") or heads
+        layer = 2 * hidden * head * (heads + keys) + 3 * hidden * config["intermediate_size"]
+        multiplied = config["num_hidden_layers"] * layer + hidden * vocabulary
+    except KeyError as error:
+        raise UserError(f"model.start: its config.json lacks {error}; a plan counts decoders like Qwen2.") from error
+    if any("experts" in key for key in config):
+        raise UserError("model.start: a plan counts dense decoders, and this model has experts.")
+    return multiplied + (0 if config.get("tie_word_embeddings") else hidden * vocabulary), multiplied
+
+
+def hours_of(tokens: Array, n: float, device: Mapping[str, Any], checkpointing: bool = False) -> float:
+    """Device-hours of ``tokens`` [3] with N = ``n``."""
+    flops = n * np.array([2, 2, 8 if checkpointing else 6])
+    return float(tokens @ (flops / [device["sample"], device["train"], device["train"]])) / 3600
+
+
+def estimate(study: Study, name: str) -> dict[str, Any]:
+    """The plan as plain data, in tokens, device-hours and bytes; ``name`` is that of the device.
+
+    The study's problems and models need not exist. UserError for a device or model that is not known.
+    """
+    known = constants()
+    if name not in known["devices"]:
+        raise UserError(f"--device: unknown device {name!r}.{did_you_mean(name, known['devices'])}")
+    device, lengths = known["devices"][name], known["lengths"].get(study.model.start, known["lengths"]["default"])
+    work, (held, n) = Work(study, lengths), parameters(config_of(study.model, known["models"]))
+    jobs = Jobs(study, StudyFolder(Path(study.name)), Fingerprints(study))
+    matrix, checkpointing = jobs.fingerprints.matrix, study.training.activation_checkpointing
+    rules: dict[str, dict[str, Any]] = {}
+    for job in jobs.submitted:
+        tokens = work.job(job, matrix)
+        hours = device["start"] / 3600 + hours_of(tokens, n, device, checkpointing)
+        for row in (job.rule, "all"):
+            of = rules.setdefault(row, dict.fromkeys(("jobs", *TOKENS, "hours", "longest"), 0))
+            added = {"jobs": 1, **dict(zip(TOKENS, tokens.tolist(), strict=True)), "hours": hours}
+            of |= {key: of[key] + value for key, value in added.items()} | {"longest": max(of["longest"], hours)}
+    rules["all"] = rules.pop("all")  # the last one
+    return {
+        "study": study.name,
+        "model": study.model.start,
+        "parameters": held,
+        "runs": len(matrix.runs),
+        "device": {"name": name, **device},
+        "lengths": lengths,
+        "rules": rules,
+        # Weights, gradients and AdamW's two moments; with adapters only the weights.
+        "memory": held * BYTES[study.model.dtype] * (1 if study.model.lora else 4),
+    }
+
+
+# ---- texts -----------------------------------------------------------------------------------------------------------
+
+
+def shown(number: float) -> str:
+    """A number in short form: 0.25, 12, 1,234 or 1.2e9."""
+    if number < 1e5:
+        return f"{number:,.0f}" if number >= 100 else f"{number:.2g}"
+    return f"{number:.2g}".replace("e+0", "e").replace("e+", "e")
+
+
+def plan_text(plan: Mapping[str, Any], price: float | None = None) -> str:
+    """The cost of each rule, memory and the assumptions. ``price`` of a device-hour."""
+    rows = [
+        [rule, str(of["jobs"]), *(shown(value) for value in [*of.values()][1:])] for rule, of in plan["rules"].items()
+    ]
+    header = ["rule", "jobs", "tokens sampled", "scored", "trained", "device-hours", "longest job"]
+    device, lengths, hours = plan["device"], plan["lengths"], plan["rules"]["all"]["hours"]
+    rates = "measured" if device["measured"] else "assumed, not measured"
+    lines = [
+        f"{plan['study']}: {plan['model']}, {shown(plan['parameters'])} parameters",
+        f"on {device['title']} ({rates})\n",
+        *columns(rows, header, "lr"),
+        *([] if price is None else [f"\nprice    {hours * price:,.0f}, at {price:g} per device-hour"]),
+        f"\nmemory   {plan['memory'] / 1e9:.3g} GB of weights, gradients and moments, which FSDP divides among its "
+        f"devices, beside activations and the engine; a device has {device['memory'] / 1e9:.3g} GB",
+        f"lengths  {lengths['prompt']:g} tokens per prompt, {lengths['response']:g} per response, {lengths['draws']:g} "
+        f"prompts sampled for each that dynamic sampling keeps. {lengths['source']}",
+        f"device   {device['source']}\n",
+    ]
+    return "\n".join(lines)
+
+
+def power_text(plan: Mapping[str, Any], study: Study, results: StudyResults) -> str:
+    """Seeds per arm that show a difference of each size, and the device-hours of both arms, as a Markdown table.
+
+    The spread of differences is that of ``results``, pooled over comparisons with equal settings. UserError if none of
+    them has two seeds.
+    """
+    from ..analysis.contrasts import contrasts
+    from ..analysis.statistics import POWER, pooled_spread, seeds_to_show
+
+    found: dict[tuple[str, str], list[Difference]] = defaultdict(list)
+    for contrast in (contrast for contrast in contrasts(results) if not contrast.identical):
+        settings = ", ".join(f"{key} {value}" for key, value in contrast.pair.arm.settings) or "the study's"
+        for endpoint in ("area", "sampled", "greedy"):
+            difference = getattr(contrast, endpoint)
+            if difference is not None and difference.n > 1:
+                found[settings, endpoint].append(difference)
+    if not found:
+        raise UserError(f"--power: no comparison in {results.folder.path} has two seeds.")
+    per_run = sum(of["hours"] for rule, of in plan["rules"].items() if rule in ("train", "evaluate")) / plan["runs"]
+    comparisons = max(Counter(pair.whole for pair in pairs(study)).values(), default=1)
+    effects = sorted({*EFFECTS, *(e.margin for e in study.experiments.values() if e.margin)})
+    rows = []
+    for key, differences in found.items():
+        sd, low, high = pooled_spread(differences)
+        row = [*key, f"{sd:.1f} [{low:.1f}, {high:.1f}]"]
+        for effect in effects:
+            seeds, most = (seeds_to_show(effect, spread, comparisons) for spread in (sd, high))
+            row.append(
+                f"{seeds} (to {most or 'over 1,000'}): {shown(2 * seeds * per_run)} h" if seeds else "over 1,000"
+            )
+        rows.append(row)
+    header = ["settings", "endpoint", "paired sd, points", *(f"{effect:g} points" for effect in effects)]
+    return markdown_table(header, rows) + (
+        f"\nSeeds per arm with which {POWER:.0%} of studies show the direction of a true difference of this size; in "
+        f"brackets: with the upper limit of the sd. Holm's correction for comparisons of the study: {comparisons}. "
+        f"Hours: both arms of {plan['study']}, {shown(per_run)} device-hours a run with its evaluation. The sd is that "
+        f"of the study {results.study.name}; another model may have a different one.\n"
+    )

@@ -1,0 +1,166 @@
+"""What `policygrain plan` counts, with the arithmetic written out, and what it prints."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from policygrain.analysis import contrasts
+from policygrain.analysis.statistics import seeds_to_show, student
+from policygrain.cli import main
+from policygrain.commands.jobs import Jobs
+from policygrain.commands.plan import config_of, constants, estimate, hours_of, parameters, power_text
+from policygrain.errors import UserError
+from policygrain.model import tiny
+from policygrain.paths import StudyFolder
+from policygrain.results import StudyResults
+from policygrain.study import Study
+from policygrain.study.fingerprint import Fingerprints
+from policygrain.study.schema import Model, TinyModel
+
+from ..support.small import small_study
+
+
+def train(study: Study, **changes: Any) -> dict[str, Any]:
+    """The plan of training ``study`` with other training settings."""
+    training = study.training.model_copy(update={"validate_every": 1000, **changes})
+    return dict(estimate(study.model_copy(update={"training": training}), "cpu")["rules"]["train"])
+
+
+def test_tokens_and_hours_by_hand() -> None:
+    """Four batches of 4 prompts and 16 responses of 12 tokens; 10 validation problems before and after them.
+
+    Each batch is scored by the policy, and a quarter of it by the reference policy, for the metric `kl_initial`.
+    """
+    study = small_study()
+    texts = 4 * 26.4 + 16 * 12
+    one = train(study)
+    assert one["sampled"] == 4 * 16 * 12 + 2 * 10 * 12
+    assert (one["scored"], one["trained"]) == pytest.approx((5 * texts, 4 * texts))
+    twice = train(study, epochs=2)
+    assert twice["trained"] == pytest.approx(2 * one["trained"]) and twice["sampled"] == one["sampled"]
+    # 2N FLOPs a token sampled or scored, 6N or 8N a token trained on.
+    device = {"sample": 10.0, "train": 20.0}
+    for checkpointing, per_token in ((False, 6), (True, 8)):
+        flops = 2 * 180 * 7 / 10 + (2 * 180 * 5 + per_token * 180 * 3) / 20
+        assert hours_of(np.array([7, 5, 3]), 180, device, checkpointing) == pytest.approx(flops / 3600)
+
+
+def test_parameters_by_hand() -> None:
+    # h = 4, i = 6, one layer, 2 query heads and 1 key head of 2, vocabulary 10.
+    shape = {"hidden_size": 4, "intermediate_size": 6, "num_hidden_layers": 1, "num_attention_heads": 2}
+    shape |= {"num_key_value_heads": 1, "vocab_size": 10}
+    # q and o 4×4, k and v 4×2; feed-forward 3×4×6; output 10×4; the embedding, which is looked up.
+    assert parameters(shape) == (2 * 16 + 2 * 8 + 72 + 40 + 40, 160)
+    assert parameters(shape | {"tie_word_embeddings": True}) == (160, 160)
+    with pytest.raises(UserError, match="lacks 'vocab_size'"):
+        parameters({key: value for key, value in shape.items() if key != "vocab_size"})
+    with pytest.raises(UserError, match="has experts"):
+        parameters(shape | {"num_experts": 8})
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [
+        ("Qwen/Qwen2.5-0.5B", 494_032_768),
+        ("Qwen/Qwen2.5-1.5B", 1_543_714_304),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", 1_777_088_000),
+        ("Qwen/Qwen2.5-7B", 7_615_616_512),
+    ],
+)
+def test_parameters_are_those_on_the_hub_but_for_norms_and_biases(name: str, published: int) -> None:
+    count, _ = parameters(config_of(Model(start=name), constants()["models"]))
+    assert 0.999 * published < count < published
+
+
+def test_parameters_of_a_tiny_model_are_those_of_the_built_one(tmp_path: Path) -> None:
+    spec = TinyModel(hidden=64, intermediate=96, layers=3, heads=2)
+    built = tiny.build(spec, tiny.character_tokenizer(), seed=0)
+    expected = sum(p.numel() for p in built.parameters() if p.dim() == 2)
+    assert parameters(config_of(Model(tiny=spec), {})) == (expected, expected)
+    built.config.save_pretrained(tmp_path)
+    assert parameters(config_of(Model(start=str(tmp_path)), {})) == (expected, expected)
+    with pytest.raises(UserError, match=r"model\.start: the shape of 'some/thing' is not known"):
+        config_of(Model(start="some/thing"), {})
+
+
+def test_evaluation_costs_the_same_in_jobs_of_its_own_and_after_training() -> None:
+    plain = small_study(seeds=[0, 1, 2])
+    after = plain.model_copy(update={"evaluation": plain.evaluation.model_copy(update={"after_training": True})})
+    plans = [estimate(study, "cpu")["rules"] for study in (plain, after)]
+    for study, plan in zip((plain, after), plans, strict=True):
+        jobs = Jobs(study, StudyFolder(Path("t")), Fingerprints(study)).submitted
+        assert {rule: of["jobs"] for rule, of in plan.items() if rule != "all"} == Counter(job.rule for job in jobs)
+        for key in ("jobs", "sampled", "hours"):
+            assert plan["all"][key] == pytest.approx(sum(of[key] for rule, of in plan.items() if rule != "all"))
+    assert plans[0]["all"]["sampled"] == pytest.approx(plans[1]["all"]["sampled"])
+    assert plans[0]["train"]["sampled"] < plans[1]["train"]["sampled"]
+
+
+# Published studies of a model with N = 86,400 on one core: tokens that a plan counts, and the seconds that runs took.
+TOOK = {
+    "laptop": ([24.86e6, 16.10e6, 12.88e6], 1195),
+    "night": ([81.17e6, 54.98e6, 43.99e6], 8600),
+    "phase": ([106.8e6, 72.35e6, 57.88e6], 8042),
+    "phase-old": ([25.91e6, 23.51e6, 18.81e6], 2853),
+    "turns-ranges": ([24.97e6, 21.16e6, 16.93e6], 1421),
+}
+
+
+@pytest.mark.parametrize("name", TOOK)
+def test_rates_of_a_cpu_are_within_a_factor_of_two(name: str) -> None:
+    tokens, seconds = TOOK[name]
+    assert 0.5 < 3600 * hours_of(np.array(tokens), 86_400, constants()["devices"]["cpu"]) / seconds < 2
+
+
+def test_rates_of_a_gpu_are_those_that_were_measured(root: Path) -> None:
+    found = json.loads((root / "benchmarks" / "gpu.json").read_text())["rows"]["equal ours"][0]
+    n = parameters(constants()["models"]["Qwen/Qwen2.5-1.5B"])[1]
+    texts = found["tokens"] + 32 * 64  # of responses and prompts
+    device, phases = constants()["devices"]["h200"], found["phases"]
+    assert device["sample"] == pytest.approx(2 * n * found["tokens"] / phases["generate"], rel=0.1)
+    assert device["train"] == pytest.approx(8 * n * texts / (phases["log_probs"] + phases["update"]), rel=0.1)
+
+
+def test_a_plan_names_its_assumptions(in_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    seven = ["plan", "studies/tepo-qwen2.5-7b.yaml"]
+    assert main([*seven, "--device", "h100", "--price", "2"]) == 0
+    shown = capsys.readouterr().out
+    assert "(assumed, not measured)" in shown and "122 GB" in shown and "at 2 per device-hour" in shown
+    costs = []
+    for study in (seven[1], "studies/tepo-qwen2.5-math-1.5b.yaml"):
+        assert main(["plan", study, "--json"]) == 0
+        plan = json.loads(capsys.readouterr().out)
+        costs.append((plan["rules"]["all"]["hours"], plan["memory"]))
+    assert costs[0] > costs[1], "a larger model costs more"
+    assert main(["plan", "config.yaml", "--device", "h1000"]) == 2
+    assert "Did you mean 'h100'" in capsys.readouterr().err
+
+
+def test_seeds_that_a_margin_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one comparison with records, and of a study that plans two of them with a margin."""
+    found = student([1.0, 2.0, 6.0])
+    arm = SimpleNamespace(settings=(("off_policy_steps", 8),))
+    one = SimpleNamespace(
+        pair=SimpleNamespace(arm=arm), identical=False, area=found, sampled=None, greedy=student([1.0])
+    )
+    same = SimpleNamespace(pair=one.pair, identical=True, area=student([0.0, 0.0]), sampled=None, greedy=None)
+    monkeypatch.setattr(contrasts, "contrasts", lambda _: [one, same])
+    planned = {"methods": ["token", "sequence", "none"], "reference": "token", "margin": 3.0}
+    study = small_study(seeds=[0, 1], experiments={"headline": planned})
+    plan, results = estimate(study, "cpu"), StudyResults(tmp_path, study)
+    row = power_text(plan, study, results).splitlines()[2].split(" | ")
+    assert row[:2] == ["| off_policy_steps 8", "area"] and row[2].startswith(f"{found.spread:.1f} [")
+    seeds = [seeds_to_show(effect, found.spread, comparisons=2) for effect in (1.0, 2.0, 3.0, 4.0)]
+    assert [cell.split()[0] for cell in row[3:]] == [str(n) for n in seeds]
+    per_run = sum(plan["rules"][rule]["hours"] for rule in ("train", "evaluate")) / 6
+    assert float(row[3].split(": ")[1].removesuffix(" h")) == pytest.approx(2 * (seeds[0] or 0) * per_run, rel=0.1)
+    monkeypatch.setattr(contrasts, "contrasts", lambda _: [same])
+    with pytest.raises(UserError, match=f"no comparison in {tmp_path} has two seeds"):
+        power_text(plan, study, results)

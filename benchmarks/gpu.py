@@ -216,7 +216,7 @@ def any_order() -> Iterator[None]:
 def parts(start: str, work: Work, device: str, shape: str) -> dict[str, Any]:
     """Seconds of log-probabilities and of a step's updates: layers as in transformers, with fused norms, by Liger."""
     settings, chosen, report = work.settings(device, "transformers", 1), method("grpo"), {}
-    rollouts, fuse, fixed_order = made_up(work, SHAPES[shape].vocabulary), loading.fuse_layers, update.fixed_order
+    rollouts, fuse, fixed_order = made_up(work, SHAPES[shape]["vocab_size"]), loading.fuse_layers, update.fixed_order
     ways: dict[str, Any] = {"transformers": lambda model: None, "fused norms": lambda model: fuse(model, False)}
     if device == "cuda" and importlib.util.find_spec("liger_kernel"):
         ways |= {"liger": lambda model: fuse(model, True), "liger, any order": lambda model: fuse(model, True)}

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from policygrain.commands.cost import constants
-from policygrain.commands.shapes import Shape
+from policygrain.commands.plan import constants, parameters
 from policygrain.model import tiny
 from policygrain.study.schema import Training
 
@@ -42,9 +41,18 @@ class Work(NamedTuple):
         )
 
 
-SHAPES = {
-    "1.5b": Shape(**constants()["shapes"]["Qwen/Qwen2.5-1.5B"]),
-    "tiny": Shape(64, 128, 2, 2, 1, 8192, tied=True),
+# Keys of config.json.
+SHAPES: dict[str, dict[str, Any]] = {
+    "1.5b": constants()["models"]["Qwen/Qwen2.5-1.5B"],
+    "tiny": {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "vocab_size": 8192,
+        "tie_word_embeddings": True,
+    },
 }
 FULL = {
     "equal": Work(32, 64, 8, 256),
@@ -76,15 +84,9 @@ def start_folder(folder: Path, shape: str, work: Work) -> str:
         return str(path)
     sizes, tokenizer = SHAPES[shape], tiny.character_tokenizer()
     config = Qwen2Config(
-        hidden_size=sizes.hidden,
-        intermediate_size=sizes.intermediate,
-        num_hidden_layers=sizes.layers,
-        num_attention_heads=sizes.heads,
-        num_key_value_heads=sizes.kv_heads,
-        vocab_size=sizes.vocabulary,
+        **sizes,
         max_position_embeddings=4096,
         rope_parameters={"rope_type": "default", "rope_theta": 1e6},
-        tie_word_embeddings=sizes.tied,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=None,
@@ -94,8 +96,8 @@ def start_folder(folder: Path, shape: str, work: Work) -> str:
         model = Qwen2ForCausalLM(config).bfloat16()
     if work.natural:
         # Random weights give all tokens about the same probability: with k ends lengths are geometric with mean V / k.
-        count = 2 * sizes.vocabulary // work.tokens
-        ends = random.Random(0).sample(range(100, sizes.vocabulary), count)
+        count = 2 * sizes["vocab_size"] // work.tokens
+        ends = random.Random(0).sample(range(100, sizes["vocab_size"]), count)
         model.generation_config.eos_token_id = [tokenizer.eos_token_id, *ends]
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)
@@ -113,7 +115,7 @@ def published_case(device: str) -> tuple[Qwen3ForCausalLM, int]:
         return Qwen3ForCausalLM(config), 16384 if device == "cuda" else 256
 
 
-def needed_flops(shape: Shape, work: Work) -> float:
+def needed_flops(shape: dict[str, Any], work: Work) -> float:
     """Of a forward pass over a step's texts, each prompt once; prompts need no logits.
 
     2N per token (Kaplan et al., arXiv 2001.08361), and causal attention, 4 · layers · query width per token and token
@@ -121,5 +123,6 @@ def needed_flops(shape: Shape, work: Work) -> float:
     """
     prompts, responses = work.prompts * work.prompt_tokens, work.prompts * work.group * work.tokens
     context = prompts * work.prompt_tokens / 2 + responses * (work.prompt_tokens + work.tokens / 2)
-    weights = 2.0 * shape.multiplied * (prompts + responses) - 2.0 * prompts * shape.hidden * shape.vocabulary
-    return weights + 4.0 * shape.layers * shape.queries * context
+    hidden, (_, multiplied) = shape["hidden_size"], parameters(shape)
+    weights = 2.0 * multiplied * (prompts + responses) - 2.0 * prompts * hidden * shape["vocab_size"]
+    return weights + 4.0 * shape["num_hidden_layers"] * hidden * context

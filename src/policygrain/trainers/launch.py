@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..errors import UserError
-from .verl_config import environment, verl_python, with_changes
+from .verl_config import verl_python, with_changes
 
 if TYPE_CHECKING:
     from ..study.schema import Training
@@ -105,7 +105,7 @@ def _start_ray(settings: Training) -> NoReturn:
     address = ":".join(_meeting_point())
     amounts = [f"--{name.replace('_', '-')}={value}" for name, value in ray_resources(settings).items()]
     variables = {
-        **environment(settings.verl),
+        **os.environ,
         "PATH": f"{ray.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",  # `ray symmetric-run` calls `ray`
         RAY_ADDRESS: address,
         # Ray's sockets are in this folder. A socket's path has at most 107 characters, and TMPDIR is often long.

@@ -130,57 +130,13 @@ RESOURCES = (
 )
 
 
-# The environment of verl on a CPU, where it has neither a platform nor a rollout engine of its own.
-CPU_ENVIRONMENT = {
-    "VERL_USE_EXTERNAL_MODULES": "policygrain.trainers.verl_cpu",
-    "VERL_PLATFORM": "cpu",
-    "VERL_ENGINE_DEVICE": "cuda",  # the name under which its training engines are registered; they ask the platform
-    "RAY_worker_niceness": "0",  # Ray would add 15 to this process's
-}
-# verl's defaults are for GPUs. With `training.verl: {trainer: {device: cpu}}` these replace them, and other keys of
-# `training.verl` replace these.
-_FSDP2 = {"strategy": "fsdp2", "use_torch_compile": False}
-ON_CPU: dict[str, Any] = {
-    "actor_rollout_ref": {
-        "model": {
-            "override_config": {"attn_implementation": "sdpa"},
-            "use_remove_padding": False,
-            "enable_gradient_checkpointing": False,
-        },
-        "actor": {**_FSDP2, "fsdp_config": {**_FSDP2, "model_dtype": "fp32"}},
-        "rollout": {
-            "name": "transformers",
-            "tensor_model_parallel_size": 1,
-            "free_cache_engine": False,
-            "agent": {"num_workers": 1},
-            "log_prob_use_dynamic_bsz": True,
-            "load_format": "auto",
-        },
-    },
-    "data": {"dataloader_num_workers": 0, "filter_overlong_prompts": False},
-    "ray_kwargs": {"ray_init": {"num_cpus": 16, "num_gpus": 1, "include_dashboard": False}},  # what Ray counts
-    "reward": {"num_workers": 1},
-    "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},
-}
-
-
-def on_cpu(changes: dict[str, Any]) -> bool:
-    """Whether `training.verl` chooses the CPU."""
-    return bool(changes.get("trainer", {}).get("device") == "cpu")
-
-
 def with_changes(written: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """``written`` with the ``changes`` of `training.verl`. UserError for a key that the study decides."""
     for key in _leaves(changes):
         decided = [k for k in _leaves(written) if k == key or k.startswith(f"{key}.") or key.startswith(f"{k}.")]
         if decided and key not in RESOURCES:
             raise UserError(f"training.verl.{key}: the study decides this key of verl; leave it out.")
-    return _merged(_merged(written, ON_CPU) if on_cpu(changes) else written, changes)
-
-
-def environment(changes: dict[str, Any]) -> dict[str, str]:
-    """Environment variables of verl's processes. ``changes``: `training.verl`."""
-    return {**os.environ, **(CPU_ENVIRONMENT if on_cpu(changes) else {})}
+    return _merged(written, changes)
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

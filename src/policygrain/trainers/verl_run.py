@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ..errors import Stopped, UserError
 from ..integrations.options import EXPORTED
 from .launch import RAY_ADDRESS
-from .verl_config import CONFIG, RECORD, environment, verl_python
+from .verl_config import CONFIG, RECORD, verl_python
 from .verl_export import check_unchanged, export
 from .verl_results import final_model, logs_in, read_back
 
@@ -46,8 +46,8 @@ def train(
     is_trained = final_model(folder, settings.steps).exists()
     if not (is_trained or torch.cuda.is_available() or "device" in settings.verl.get("trainer", {})):
         raise UserError(
-            "training.trainer: verl trains on GPUs, and none is visible here. Request GPUs, or set "
-            "training.verl.trainer.device: cpu for a tiny model."
+            "training.trainer: verl trains on GPUs, and none is visible here. Request GPUs, or name another device of "
+            "verl in training.verl.trainer.device."
         )
     if (folder / RECORD).exists():
         check_unchanged(folder)
@@ -55,7 +55,7 @@ def train(
         from_start = study.model_copy(update={"model": study.model.model_copy(update={"start": start})})
         _print(run, export(from_start, arm, seed, data, folder, max(1, torch.cuda.device_count())))
     if not is_trained:
-        _run_verl(folder, run, stop, environment(settings.verl))
+        _run_verl(folder, run, stop)
     final, notes = read_back(folder, settings, arm.method(study).sampler.dynamic, run)
     _print(run, notes)
     return final
@@ -66,7 +66,7 @@ def _print(run: RunFolder, notes: list[str]) -> None:
         print(f"{run.path}: note: {note}.", file=sys.stderr)
 
 
-def _run_verl(folder: Path, run: RunFolder, stop: Stop | None, variables: dict[str, str]) -> None:
+def _run_verl(folder: Path, run: RunFolder, stop: Stop | None) -> None:
     """Run verl until it has ended. Stopped on a signal or at the time limit; UserError if verl fails."""
     place, output = folder.resolve(), folder / "verl.log"
     # A log for each attempt, because verl's logger overwrites its file.
@@ -82,7 +82,7 @@ def _run_verl(folder: Path, run: RunFolder, stop: Stop | None, variables: dict[s
             cwd=place,
             stdout=file,
             stderr=file,
-            env=variables | own,
+            env=os.environ | own,
             start_new_session=True,
         )
         try:

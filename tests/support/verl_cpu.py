@@ -1,6 +1,6 @@
-"""verl 0.9.1 on a CPU, for tests and tiny models: a platform `cpu`, and rollouts by the engine of transformers.
+"""verl 0.9.1 on a CPU: a platform `cpu`, and rollouts by the engine of transformers. verl itself has neither.
 
-verl itself has neither. It imports this module in each of its processes (`CPU_ENVIRONMENT` in verl_config.py).
+verl imports this module in each of its processes (`ENVIRONMENT` in verl_on_cpu.py).
 """
 
 from __future__ import annotations

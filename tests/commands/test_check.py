@@ -30,7 +30,6 @@ def of_file(problems: Path, **changes: object) -> object:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"figures": ["regimes"]}, r"figures: 'regimes' needs an experiment with a `reference`"),
         (
             {"experiments": {"headline": {"methods": ["grpo", "reinforce"], "reference": "reinforce"}}},
             r"one seed .*rule 8 of docs/statistics\.md",

@@ -148,15 +148,15 @@ def test_seeds_that_a_margin_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     found = student([1.0, 2.0, 6.0])
     arm = SimpleNamespace(settings=(("off_policy_steps", 8),))
     one = SimpleNamespace(
-        pair=SimpleNamespace(arm=arm), identical=False, area=found, sampled=None, greedy=student([1.0])
+        pair=SimpleNamespace(arm=arm), identical=False, auc=found, sampled=None, greedy=student([1.0])
     )
-    same = SimpleNamespace(pair=one.pair, identical=True, area=student([0.0, 0.0]), sampled=None, greedy=None)
+    same = SimpleNamespace(pair=one.pair, identical=True, auc=student([0.0, 0.0]), sampled=None, greedy=None)
     monkeypatch.setattr(contrasts, "contrasts", lambda _: [one, same])
     planned = {"methods": ["token", "sequence", "none"], "reference": "token", "margin": 3.0}
     study = small_study(seeds=[0, 1], experiments={"headline": planned})
     plan, results = estimate(study, "cpu"), StudyResults(tmp_path, study)
     row = power_text(plan, study, results).splitlines()[2].split(" | ")
-    assert row[:2] == ["| off_policy_steps 8", "area"] and row[2].startswith(f"{found.spread:.1f} [")
+    assert row[:2] == ["| off_policy_steps 8", "auc"] and row[2].startswith(f"{found.spread:.1f} [")
     seeds = [seeds_to_show(effect, found.spread, comparisons=2) for effect in (1.0, 2.0, 3.0, 4.0)]
     assert [cell.split()[0] for cell in row[3:]] == [str(n) for n in seeds]
     per_run = sum(plan["rules"][rule]["hours"] for rule in ("train", "evaluate")) / 6

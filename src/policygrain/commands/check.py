@@ -18,7 +18,7 @@ from ..study.checks import check_prompts
 from ..study.comparable import check_comparisons, check_tuning
 from ..study.runs import methods_of, run_matrix
 from ..train.start_model import MODELS
-from ..trainers.table import check_trainers, trainer_notes
+from ..trainers.check import check_trainers, trainer_notes
 
 SOME = 60  # problems that are checked of each synthetic family
 

@@ -229,7 +229,7 @@ def power_text(plan: Mapping[str, Any], study: Study, results: StudyResults) -> 
     found: dict[tuple[str, str], list[Difference]] = defaultdict(list)
     for contrast in (contrast for contrast in contrasts(results) if not contrast.identical):
         settings = ", ".join(f"{key} {value}" for key, value in contrast.pair.arm.settings) or "the study's"
-        for endpoint in ("area", "sampled", "greedy"):
+        for endpoint in ("auc", "sampled", "greedy"):
             difference = getattr(contrast, endpoint)
             if difference is not None and difference.n > 1:
                 found[settings, endpoint].append(difference)

@@ -207,8 +207,8 @@ def export(arguments: Namespace) -> None:
     """
     from ..errors import UserError
     from ..trainers import verl_export
+    from ..trainers.check import check_features
     from ..trainers.run import prepare_run
-    from ..trainers.table import check_features
 
     study, folder = study_and_folder(arguments)
     arm = find_arm(study, arguments.arm)

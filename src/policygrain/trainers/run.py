@@ -22,7 +22,7 @@ from ..train.checkpoint import remove_old, run_lock
 from ..train.ranks import on_rank_0, ranks
 from ..train.records import complete_status, recorded_status
 from ..train.start_model import check_start_model, ensure_start_model
-from .table import check_arm, trainer_versions
+from .check import check_arm, trainer_versions
 
 if TYPE_CHECKING:
     import torch

@@ -1,11 +1,10 @@
-"""The features of each trainer. `policygrain check` and `policygrain train` refuse an arm whose trainer lacks one."""
+"""What a trainer lacks or cannot do here: `policygrain check` and `policygrain train` refuse an arm that needs it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ..errors import UserError
 from ..integrations.options import NEEDS, VERL_LACKS, reads_entropies
@@ -15,27 +14,45 @@ from .trl_settings import check_keys as check_trl_keys
 from .verl_config import config, verl_version, with_changes
 
 if TYPE_CHECKING:
-    from ..objective import Method, Need
+    from ..objective import Method
     from ..study import Study
     from ..study.runs import Arm
-    from ..study.schema import Training
 
-IsAsked = Callable[["Study", "Training", "Method"], bool]
 TRAINERS = ("policygrain", "trl", "verl")
-LOOP, BUT_VERL = TRAINERS[:1], TRAINERS[:2]
+# The release that each trainer was tested with.
+TESTED = {"trl": "1.16", "verl": "0.9"}
+PACKAGES = {"trl": ("trl", "accelerate")}
 
 
-class Feature(NamedTuple):
-    """A feature that an arm may need, and the trainers that have it."""
-
-    text: str
-    is_asked: IsAsked
-    trainers: tuple[str, ...] = BUT_VERL
-
-
-def _need(name: Need) -> Feature:
-    trainers = LOOP if name == "mtp_heads" else BUT_VERL
-    return Feature(NEEDS[name], lambda study, s, m: name in m.needs, trainers)
+def lacking(trainer: str, study: Study, arm: Arm) -> list[str]:
+    """The features that an arm needs and a trainer lacks."""
+    settings, method = arm.training(study), arm.method(study)
+    sampler = method.sampler
+    needed = {
+        "parts by turns (in ratio, advantage, aggregation or sampler): a response of a study is one turn, and only "
+        "your own trainer can have more": _tells_turns(method)
+    }
+    if trainer != "policygrain":
+        needed[NEEDS["mtp_heads"]] = "mtp_heads" in method.needs
+    if trainer == "verl":
+        # verl computes statistics of a step over the micro-batch, and masks from other inputs.
+        needed |= {NEEDS[need]: need in method.needs for need in (*VERL_LACKS, "step_log_probs")}
+        needed |= {
+            "a mask by entropies (TEPO)": reads_entropies(method),
+            "an overlong penalty (sampler.overlong_buffer)": bool(sampler.overlong_buffer),
+            "truncated responses left out of the loss (sampler.mask_truncated)": sampler.mask_truncated,
+            "rollout correction (sampler.correction_cap, rejection_high)": sampler.corrects,
+            "a ratio to the engine (anchor: rollout)": method.anchor != "old",
+            "an advantage other than grpo and dr_grpo": method.advantage.name not in ("grpo", "dr_grpo"),
+            "older rollouts (training.off_policy_steps)": settings.off_policy_steps > 0,
+            "the engine's log-probabilities as the old policy's (training.old_log_probs)": settings.old_log_probs
+            != "trainer",
+            "adapters (model.lora)": study.model.lora is not None,
+            "updates that do not divide the prompts of a batch (training.updates_per_batch)": bool(
+                settings.prompts_per_step % settings.updates_per_batch
+            ),
+        }
+    return [text for text, is_needed in needed.items() if is_needed]
 
 
 def _tells_turns(chosen: Method) -> bool:
@@ -46,43 +63,6 @@ def _tells_turns(chosen: Method) -> bool:
         or isinstance(chosen.advantage, TurnAdvantage)
         or "turn" in (chosen.sampler.correction_grain, chosen.sampler.rejection_grain)
     )
-
-
-FEATURES = [
-    Feature(
-        "parts by turns (in ratio, advantage, aggregation or sampler): a response of a study is one turn, and only "
-        "your own trainer can have more",
-        lambda study, s, m: _tells_turns(m),
-        (),
-    ),
-    *map(_need, VERL_LACKS),
-    # verl computes these over the micro-batch, or from other inputs.
-    _need("step_log_probs"),
-    Feature("a mask by entropies (TEPO)", lambda study, s, m: reads_entropies(m)),
-    Feature("an overlong penalty (sampler.overlong_buffer)", lambda study, s, m: bool(m.sampler.overlong_buffer)),
-    Feature(
-        "truncated responses left out of the loss (sampler.mask_truncated)",
-        lambda study, s, m: m.sampler.mask_truncated,
-    ),
-    Feature("rollout correction (sampler.correction_cap, rejection_high)", lambda study, s, m: m.sampler.corrects),
-    Feature("a ratio to the engine (anchor: rollout)", lambda study, s, m: m.anchor != "old"),
-    Feature(
-        "an advantage other than grpo and dr_grpo", lambda study, s, m: m.advantage.name not in ("grpo", "dr_grpo")
-    ),
-    Feature("older rollouts (training.off_policy_steps)", lambda study, s, m: s.off_policy_steps > 0),
-    Feature(
-        "the engine's log-probabilities as the old policy's (training.old_log_probs)",
-        lambda study, s, m: s.old_log_probs != "trainer",
-    ),
-    Feature("adapters (model.lora)", lambda study, s, m: study.model.lora is not None),
-    Feature(
-        "updates that do not divide the prompts of a batch (training.updates_per_batch)",
-        lambda study, s, m: s.prompts_per_step % s.updates_per_batch != 0,
-    ),
-]
-# The release that each trainer was tested with.
-TESTED = {"trl": "1.16", "verl": "0.9"}
-PACKAGES = {"trl": ("trl", "accelerate")}
 
 
 def check_trainers(study: Study) -> None:
@@ -130,14 +110,12 @@ def check_arm(study: Study, arm: Arm) -> None:
 
 def check_features(study: Study, arm: Arm, trainer: str) -> None:
     """UserError if ``trainer`` lacks a feature that ``arm`` needs."""
-    settings, method = arm.training(study), arm.method(study)
-    asked = [feature for feature in FEATURES if feature.is_asked(study, settings, method)]
-    if lacking := [feature.text for feature in asked if trainer not in feature.trainers]:
-        others = [other for other in TRAINERS if all(other in feature.trainers for feature in asked)]
+    if lacks := lacking(trainer, study, arm):
+        others = [other for other in TRAINERS if not lacking(other, study, arm)]
         instead = f"Set it to {' or '.join(others)}, or leave" if others else "Leave"
         raise UserError(
-            f"training.trainer: {trainer} lacks features that {arm.name} needs: {'; '.join(lacking)}. {instead} them "
-            "out (docs/trainers.md)."
+            f"training.trainer: {trainer} lacks features that {arm.name} needs: {'; '.join(lacks)}. {instead} them out "
+            "(docs/trainers.md)."
         )
 
 

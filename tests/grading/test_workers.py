@@ -1,148 +1,182 @@
-"""The processes that grade: limits, replacement, and a helper that fails."""
+"""Worker processes: limits of time and memory, answers that take all of them, and workers that die."""
 
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from policygrain.errors import UserError
-from policygrain.grading import MathGrader, workers
+from policygrain.grading import MathGrader
+from policygrain.grading.workers import Pool
 
-from ..support.hostile import ENDLESS
+ENDLESS = "\\sum_{k=1}^{10^{9}} \\sin(\\cos(k))"
+HOSTILE = [
+    ENDLESS,
+    "10^{10^{10^{10}}}",
+    "9!!!!!!!!",
+    "((9!)!)!",
+    "\\sum_{k=1}^{10^{12}} \\frac{1}{k!^{k}}",
+    "x" * 100_000,
+    "(" * 1_000,
+    "{" * 1_000,
+    "\\frac{1}{" * 200 + "2" + "}" * 200,
+    "__import__('os').system('echo hacked > hacked')",
+    "().__class__.__bases__[0].__subclasses__()",
+    "\\operatorname{exec}(open('/etc/passwd').read())",
+    "Symbol('x', evaluate=exit())",
+    "\\sqrt{\\sqrt{\\sqrt{",
+    "\0\0\0",
+    "\ud800\udfff",
+    "\u202e5\u202c ٣٤",
+    "$$$$$$",
+    "\\\\\\\\",
+    "\\input{/etc/passwd}",
+    "\\def\\x{\\x\\x}\\x",
+    "^^^___",
+    "1" * 1_999,
+    "[[0]*10**9]*10**9",
+    "\\begin{pmatrix}" * 50,
+]
 
-OTHERS = ["a+3-2", "a+4"]
+
+@pytest.fixture(scope="module")
+def hasty() -> Iterator[MathGrader]:
+    """Little time and memory, so that what exceeds them does so soon."""
+    with MathGrader(workers=2, seconds=0.5, memory=2**29) as opened:
+        yield opened
 
 
-def children(grader: MathGrader) -> list[int]:
-    assert grader.pool.helper is not None
-    pid = grader.pool.helper.pid
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+@pytest.mark.slow
+def test_hostile_answers_get_an_outcome_and_change_nothing(
+    hasty: MathGrader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has an outcome in time, none is executed, none is right; those between them are graded as ever."""
+    monkeypatch.chdir(tmp_path)
+    good = ["\\frac{\\sqrt{8}}{2}"] * len(HOSTILE)
+    answers = [a for pair in zip(HOSTILE, good, strict=True) for a in pair]
+    begin = time.monotonic()
+    outcomes = hasty.compare(["\\sqrt{2}"] * len(answers), answers)
+    assert time.monotonic() - begin < 120, "a limit was not kept"
+    assert outcomes[1::2] == ["correct"] * len(HOSTILE)
+    assert set(outcomes[::2]) <= {"incorrect", "unparsable", "timeout", "error"}
+    assert "timeout" in outcomes
+    assert not list(tmp_path.iterdir())
+
+
+PIECES = [*"0123456789xyz+-*/^_{}()[],.!= $", "\\frac", "\\sqrt", "\\pm", "\\text{", "\\left("]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.one_of(st.text(max_size=40), st.lists(st.sampled_from(PIECES)).map("".join)), max_size=6))
+def test_any_text_gets_an_outcome(hasty: MathGrader, answers: list[str]) -> None:
+    outcomes = hasty.compare(["x"] * len(answers) + ["1"] * len(answers), answers * 2)
+    assert len(outcomes) == 2 * len(answers)
+    assert set(outcomes) <= {"correct", "incorrect", "unparsable", "timeout"}
+
+
+def workers(pool: Pool) -> list[int]:
+    """Process ids."""
+    return [*pool._pool._pool_manager.worker_manager.workers]
 
 
 def during(grader: MathGrader, act: Callable[[int], Any], times: int) -> list[str]:
-    """The outcomes of an endless answer and two others, while something is done to the first ``times`` children."""
+    """The outcomes of an endless answer and two others, while something is done to the first ``times`` workers."""
     grader.compare(["a+1"], ["1+a"])
 
     def loop() -> None:
         done: set[int] = set()
         while len(done) < times:
-            time.sleep(0.2)  # the others take less
-            for pid in set(children(grader)) - done:
+            time.sleep(0.3)  # the others take less
+            for pid in set(workers(grader.pool)) - done:
                 act(pid)
                 done.add(pid)
 
     thread = threading.Thread(target=loop)
     thread.start()
-    outcomes = grader.compare(["a+1"] * 3, [ENDLESS, *OTHERS])
+    outcomes = grader.compare(["a+1"] * 3, [ENDLESS, "a+3-2", "a+4"])
     thread.join()
     return list(outcomes)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("times", "outcome"), [(1, "timeout"), (2, "error")])
-def test_a_killed_child_is_replaced_once_and_no_answer_is_lost(times: int, outcome: str) -> None:
+def test_a_killed_worker_is_replaced_once_and_no_answer_is_lost(times: int, outcome: str) -> None:
     with MathGrader(workers=1, seconds=2) as grader:
         found = during(grader, lambda pid: os.kill(pid, signal.SIGKILL), times)
         assert found == [outcome, "correct", "incorrect"]
 
 
-@pytest.mark.slow
-def test_memory_is_limited() -> None:
-    limits = []
-    with MathGrader(workers=1, seconds=1, memory=2**29) as grader:
-        during(grader, lambda pid: limits.append(resource.prlimit(pid, resource.RLIMIT_AS)), 1)
-    assert limits == [(2**29, 2**29)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_helper_that_fails_between_calls_is_replaced(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    monkeypatch.setattr(workers, "REPLY_TIMEOUT", 0.0)
-    with MathGrader(workers=1, seconds=0.3) as grader:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
+def test_workers_that_fail_between_calls_are_replaced(number: int) -> None:
+    with MathGrader(workers=2, seconds=0.3) as grader:
         assert grader.compare(["a+1"], ["1+a"]) == ["correct"]
-        assert grader.pool.helper is not None
-        first = grader.pool.helper
-        first.send_signal(number)
-        monkeypatch.undo()
-        assert grader.compare(["a+1"], ["a+3-2"]) == ["correct"]
-        assert grader.pool.helper is not first and first.returncode == -signal.SIGKILL
-    assert grader.pool.helper is None
+        os.kill(workers(grader.pool)[0], number)
+        assert grader.compare(["a+1"] * 20, [f"a+{i}" for i in range(20)]).count("correct") == 1
     assert grader.compare(["1"], ["2"]) == ["incorrect"]  # numbers need no process
-    assert grader.pool.helper is None
+    assert grader.pool._pool is None
 
 
-def signalled(monkeypatch: pytest.MonkeyPatch, number: int, times: int) -> list[int]:
-    """Send a signal to the first helpers at once after their start; returns their process ids."""
-    started: list[int] = []
-    original = subprocess.Popen
-
-    def start(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
-        process = original(*arguments, **options)
-        started.append(process.pid)
-        fails = len(started) <= times
-        if fails:
-            os.kill(process.pid, number)
-        monkeypatch.setattr(workers, "START_TIMEOUT", 0.5 if fails else 120.0)
-        return process
-
-    monkeypatch.setattr(workers.subprocess, "Popen", start)
-    return started
+def script(folder: Path, *lines: str) -> str:
+    """What a script prints, to standard error, too. It has no `if __name__ == "__main__"`."""
+    (folder / "script.py").write_text("\n".join(["from policygrain.grading import MathGrader", *lines]))
+    command = [sys.executable, str(folder / "script.py")]
+    ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=60)
+    return ran.stdout
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_helper_that_always_fails_is_one_error(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    started = signalled(monkeypatch, number, 99)
-    with MathGrader(workers=1) as grader, pytest.raises(UserError, match="failed 2 times"):
-        grader.compare(["a+1"], ["1+a"])
-    assert len(started) == 2
-    for pid in started:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
+def test_a_signal_to_the_whole_job_does_not_end_the_grading(tmp_path: Path) -> None:
+    """A scheduler sends it to every process; the one that workers are forked from ignores it."""
+    said = script(
+        tmp_path,
+        "import os, signal",
+        "from multiprocessing.forkserver import _forkserver",
+        "grader = MathGrader(workers=1)",
+        "print(grader.compare(['a+1'], ['1+a']))",
+        "for number in (signal.SIGUSR1, signal.SIGTERM):",
+        "    for process in [_forkserver._forkserver_pid, *grader.pool._pool._pool_manager.worker_manager.workers]:",
+        "        os.kill(process, number)",
+        "print(grader.compare(['b+1'], ['1+b']))",
+    )
+    assert said == "['correct']\n['correct']\n"
 
 
-@pytest.mark.slow
-def test_a_helper_that_fails_at_its_start_is_replaced_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    started = signalled(monkeypatch, signal.SIGSTOP, 1)
-    with MathGrader(workers=1) as grader:
-        assert grader.compare(["a+1"], ["1+a"]) == ["correct"]
-    assert len(started) == 2
+def test_workers_that_always_fail_are_one_error(tmp_path: Path) -> None:
+    said = script(
+        tmp_path,
+        "import multiprocessing",
+        "multiprocessing.set_executable('/bin/false')",
+        "MathGrader(workers=1).compare(['a+1'], ['1+a'])",
+    )
+    assert "UserError: grading (symbolic): its workers failed 2 times" in said
 
 
 @pytest.mark.slow
 def test_nothing_is_left_when_the_process_that_asked_is_killed() -> None:
-    code = "from policygrain.grading import MathGrader\ngrader = MathGrader(workers=1, seconds=60)\n"
-    code += "grader.compare(['a+1'], ['1+a'])\nprint(grader.pool.helper.pid, flush=True)\n"
-    code += f"grader.compare(['a+1'], [{ENDLESS!r}])"
+    code = f"""
+from policygrain.grading import MathGrader
+grader = MathGrader(workers=1, seconds=2)
+grader.compare(['a+1'], ['1+a'])
+print(*grader.pool._pool._pool_manager.worker_manager.workers, flush=True)
+grader.compare(['a+1'], [{ENDLESS!r}])
+"""
     asking = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert asking.stdout is not None
-    helper = int(asking.stdout.readline())
-    time.sleep(1.0)
+    worker = Path("/proc") / asking.stdout.readline().strip()
+    time.sleep(0.5)
     asking.kill()
     asking.wait()
     asking.stdout.close()
     deadline = time.monotonic() + 20
-    while _runs(helper) and time.monotonic() < deadline:
+    while worker.exists() and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not _runs(helper)
-
-
-def _runs(session: int) -> bool:
-    """Whether a process of a session runs."""
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[3]) == session and fields[0] != "Z":
-            return True
-    return False
+    assert not worker.exists()

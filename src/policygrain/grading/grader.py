@@ -83,6 +83,7 @@ class Grader(ABC):
     """Grades responses. Any text gets an outcome; outcomes are in the order of the responses."""
 
     name: str  # part of evaluation records: it changes when outcomes may change
+    pool: Any = None  # of worker processes, for graders that have one
 
     def grade(
         self,
@@ -101,8 +102,10 @@ class Grader(ABC):
     def grade_items(self, items: Sequence[Item]) -> list[Outcome]:
         """One outcome per response."""
 
-    def close(self) -> None:  # noqa: B027
+    def close(self) -> None:
         """End worker processes, if there are any. A closed grader can be used again."""
+        if self.pool is not None:
+            self.pool.close()
 
     def __enter__(self) -> Self:
         return self

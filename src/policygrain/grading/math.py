@@ -94,10 +94,6 @@ class MathGrader(Grader):
             outcomes = dict(zip(distinct, self.pool.run([(g, g, options) for g in distinct]), strict=True))
         return [i for i, g in enumerate(golds) if _too_large(g) or outcomes.get(g, "correct") != "correct"]
 
-    def close(self) -> None:
-        """End the workers; they are started again when needed."""
-        self.pool.close()
-
 
 def without_box(answer: str) -> str:
     """An answer without its box, if it has one."""

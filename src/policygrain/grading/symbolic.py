@@ -24,7 +24,6 @@ from .numeric import agree, parse_number
 from .parser import PAIRS, parse
 from .units import DEGREE, PERCENT, RADIAN, Quantity, differ, read_quantity
 
-LARGEST_FILE = 0  # bytes: no answer may write files
 ROUNDING = Options(relative_tolerance=0.01)  # of a value and its rounding in `3.14159 ≈ 3.14`
 
 

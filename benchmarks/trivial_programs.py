@@ -18,7 +18,7 @@ from typing import Any
 from common import parser_of, provenance, save
 from policygrain.data.sources import load
 from policygrain.grading import Options
-from policygrain.grading.programs import Candidate, run_tests
+from policygrain.grading.programs import run_tests
 from policygrain.progress import Progress
 
 SETS = ("humaneval", "humaneval_plus", "mbpp_plus")
@@ -54,7 +54,7 @@ def passed(options: Options) -> list[str]:
     for program in PROGRAMS:
         signal.signal(signal.SIGALRM, signal.default_int_handler)  # KeyboardInterrupt, which run_tests returns
         signal.alarm(SECONDS)
-        if run_tests(options, Candidate(function(program))) is None:
+        if run_tests(options, function(program)) is None:
             found.append(program)
         signal.alarm(0)
     return found

@@ -46,10 +46,14 @@ def missing(need: str) -> str | None:
 
 def _bubblewrap() -> str | None:
     # Imported here: the objective is tested with the oldest Python and torch alone, too.
-    from policygrain.grading.sandbox import why_not
+    from policygrain.errors import UserError
+    from policygrain.grading.sandbox import isolation
 
-    reason = why_not()
-    return reason and f"no program can be kept apart: {reason} (apt-get install bubblewrap)"
+    try:
+        isolation()
+    except UserError as error:
+        return str(error)
+    return None
 
 
 def _chromium() -> str | None:

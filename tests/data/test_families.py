@@ -49,8 +49,8 @@ def solve(question: str) -> int:
         return value % 10
     if family == "max":
         return max(int(x[1:]) for x in rest.split())
-    wanted, digits = rest.split(" in ")
-    return sum(x[1:] == wanted for x in digits.split())
+    wanted, among = rest.split(" in ")
+    return sum(x[1:] == wanted for x in among.split())
 
 
 @pytest.mark.parametrize("family", FAMILIES)

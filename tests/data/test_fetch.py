@@ -1,123 +1,101 @@
-"""Fetching from a local server: download, checksums, conversion."""
+"""Fetching from a mirror on this machine, and checking what is there."""
 
 from __future__ import annotations
 
-import http.server
 import json
-import threading
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+import pandas
 import pytest
 
-from policygrain.data import registry, set_files
-from policygrain.data.fetch import blob_id, fetch
+from policygrain.cli import main
+from policygrain.data import set_files
+from policygrain.data.fetch import convert, fetch
 from policygrain.data.problem import read_problems
+from policygrain.data.problem_set import ProblemSet
+from policygrain.data.registry import SETS
 from policygrain.errors import UserError
 
-from ..support.problem_sets import PAIRS, SOURCE, made_up, raw
+from ..support.problem_sets import CODE, ROWS, SOURCE, made_up, raw
 
-
-class Server(http.server.ThreadingHTTPServer):
-    """Serves one file under every path and counts the requests."""
-
-    content = SOURCE
-    requests = 0
-    cut_after: int | None = None  # bytes, after which a reply ends
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    server: Server
-
-    def do_GET(self) -> None:
-        self.server.requests += 1
-        if "missing" in self.path:
-            self.send_error(404)
-            return
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(self.server.content)))
-        self.end_headers()
-        self.wfile.write(self.server.content[: self.server.cut_after])
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
+Publish = Callable[[ProblemSet, bytes], Path]
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    with Server(("127.0.0.1", 0), Handler) as running:
-        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
-        monkeypatch.setenv("POLICYGRAIN_MIRROR", f"http://127.0.0.1:{running.server_address[1]}/")
-        yield running
-        running.shutdown()
+def publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Publish:
+    """Put the file of a set into the mirror."""
+    monkeypatch.setenv("POLICYGRAIN_MIRROR", f"file://{tmp_path}/mirror/")
+
+    def write(of: ProblemSet, content: bytes) -> Path:
+        path = tmp_path / "mirror" / of.github
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        return path
+
+    return write
 
 
-def test_a_set_is_fetched_once(server: Server, tmp_path: Path) -> None:
-    folder = tmp_path / "new" / "folder"
-    assert fetch(made_up(), folder).endswith("made_up.jsonl: 3000 problems")
+def test_a_set_is_fetched_once(publish: Publish, tmp_path: Path) -> None:
+    published, folder = publish(made_up(), SOURCE), tmp_path / "new" / "folder"
+    assert fetch(made_up(), folder).endswith("made_up.jsonl: 300 problems")
     problems = read_problems(folder / "made_up.jsonl")
-    assert [(p.problem, p.answer) for p in problems] == PAIRS and problems[7].id == "made-up-7"
-    assert [path.name for path in folder.iterdir()] == ["made_up.jsonl"] and server.requests == 1
-    assert fetch(made_up(), folder).endswith("there already") and server.requests == 1
+    assert [(p.problem, p.answer) for p in problems] == [(row["question"], row["answer"]) for row in ROWS]
+    assert problems[7].id == "made-up-7" and [path.name for path in folder.iterdir()] == ["made_up.jsonl"]
+    published.unlink()
+    assert fetch(made_up(), folder).endswith("there already")
     assert set_files.check(made_up(), folder) == []
 
 
-def test_an_incomplete_or_wrong_download_leaves_nothing(server: Server, tmp_path: Path) -> None:
-    server.cut_after = 1000
-    with pytest.raises(UserError, match="cannot be fetched"):
-        fetch(made_up(), tmp_path)
-    server.cut_after, server.content = None, b"?" * 5000
+def test_what_is_not_the_pinned_set_is_refused_and_leaves_nothing(publish: Publish, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    publish(made_up(), SOURCE[:1000])
     with pytest.raises(UserError, match="wrong checksum"):
-        fetch(made_up(), tmp_path)
-    assert list(tmp_path.iterdir()) == []
+        fetch(made_up(), folder)
+    publish(made_up(), SOURCE)
+    with pytest.raises(UserError, match="300 problems in its source instead of 301"):
+        fetch(made_up(count=301), folder)
+    with pytest.raises(UserError, match=r"the source is the pinned one, but .* instead of 000000000000…"):
+        fetch(made_up(digest="0" * 64), folder)
+    for changed, message in (
+        (SOURCE.replace(b"question", b"quest\xc2\xadion"), r"not as expected: KeyError\('question'\)"),
+        (SOURCE.replace(b'"6"', b'" "'), "problem or answer of made-up-3 is empty"),
+    ):
+        publish(made_up(), changed)
+        with pytest.raises(UserError, match=message):
+            fetch(made_up(changed), folder)
+    assert not folder.exists()
 
 
-def test_another_count_or_content_is_refused(server: Server, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="3000 problems in its source instead of 3001"):
-        fetch(made_up(count=3001), tmp_path)
-    with pytest.raises(UserError, match=r"mapping of columns is wrong for it \(by hand\)"):
-        fetch(made_up(content="0" * 64), tmp_path)
-    assert not (tmp_path / "made_up.jsonl").exists()
-
-
-def test_a_missing_column_names_file_and_line(server: Server, tmp_path: Path) -> None:
-    lines = SOURCE.split(b"\n")
-    lines[4] = b'{"n": 4, "quest\xc2\xadion": "?"}'
-    server.content = b"\n".join(lines)
-    with pytest.raises(UserError, match=r"\.jsonl, line 5: no column 'question'; there is 'n', 'quest"):
-        fetch(made_up(server.content), tmp_path)
-    server.content = SOURCE.replace(b"{6}", b"{}")
-    with pytest.raises(UserError, match=r"\.jsonl, line 4: the answer is empty"):
-        fetch(made_up(server.content), tmp_path)
-
-
-def test_a_missing_file_and_an_unreachable_server(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home = made_up().home
-    assert home is not None
-    with pytest.raises(UserError, match="the server answered 404"):
-        fetch(made_up(home={**home.model_dump(), "path": "missing.jsonl"}), tmp_path)
+def test_a_missing_file_and_an_unreachable_server(publish: Publish, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match=r"made_up: file:.*cannot be fetched: .*No such file"):
+        fetch(made_up(), Path("nowhere"))
     monkeypatch.setenv("POLICYGRAIN_MIRROR", "http://127.0.0.1:1")
     with pytest.raises(UserError, match=r"cannot be fetched: .*refused.*HTTPS_PROXY.*POLICYGRAIN_MIRROR"):
-        fetch(made_up(), tmp_path)
+        fetch(made_up(), Path("nowhere"))
 
 
-def test_a_set_without_a_source_cannot_be_fetched(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"No pinned source .*put made_up\.jsonl there yourself"):
-        fetch(made_up(home=None), tmp_path)
-
-
-def test_a_wrong_file_is_not_overwritten(server: Server, tmp_path: Path) -> None:
+def test_a_wrong_file_is_not_overwritten(publish: Publish, tmp_path: Path) -> None:
+    publish(made_up(), SOURCE)
     (tmp_path / "made_up.jsonl").write_text('{"id": 1, "problem": "1+1", "answer": "2"}\n')
-    with pytest.raises(UserError, match=r"1 problems instead of 3000.*not overwritten"):
+    with pytest.raises(UserError, match=r"1 problems instead of 300.*not overwritten"):
         fetch(made_up(), tmp_path)
-    assert server.requests == 0
 
 
-REBUILT: dict[str, Callable[[int, dict[str, Any]], dict[str, Any]]] = {
+@pytest.mark.parametrize("write", ["to_parquet", "to_json"])
+def test_files_of_a_dataset_on_the_hub_are_joined(write: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", f"file://{tmp_path}")
+    files = {f"{i}.{write.removeprefix('to_')}": ROWS[i : i + 100] for i in (0, 100, 200)}
+    folder = tmp_path / "datasets" / "some" / "where" / "resolve" / "abc"
+    folder.mkdir(parents=True)
+    for name, rows in files.items():
+        getattr(pandas.DataFrame(rows), write)(folder / name, **({"orient": "records"} if write == "to_json" else {}))
+    fetch(made_up(github="", hub="some/where/abc", hub_files=list(files)), tmp_path)
+    assert set_files.check(made_up(), tmp_path) == []
+
+
+REBUILT = {
     "gsm8k_train": lambda _, row: {"question": row["problem"], "answer": row["solution"]},
     "aime25": lambda i, row: {
         "id": 90 + i,
@@ -132,14 +110,69 @@ REBUILT: dict[str, Callable[[int, dict[str, Any]], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", REBUILT)
 def test_fetching_a_published_file_rebuilt_byte_for_byte(
-    name: str, server: Server, tmp_path: Path, benchmarks_folder: Path
+    name: str, publish: Publish, tmp_path: Path, benchmarks_folder: Path
 ) -> None:
     """Recorded files that contain all columns of their source: the source is rebuilt and has the pinned blob id."""
-    dataset = registry.dataset(name)
-    rows = raw(benchmarks_folder, dataset.file)
-    server.content = "".join(json.dumps(REBUILT[name](i, row)) + "\n" for i, row in enumerate(rows)).encode()
-    assert isinstance(dataset.home, registry.GitHome) and blob_id(server.content) == dataset.home.blob
-    fetch(dataset, tmp_path)
-    assert set_files.check(dataset, tmp_path) == []
-    fetched = read_problems(tmp_path / dataset.file)
+    rows = raw(benchmarks_folder, f"{name}.jsonl")
+    publish(SETS[name], "".join(json.dumps(REBUILT[name](i, row)) + "\n" for i, row in enumerate(rows)).encode())
+    fetch(SETS[name], tmp_path)
+    fetched = read_problems(tmp_path / f"{name}.jsonl")
     assert [(p.id, p.problem, p.answer) for p in fetched] == [(r["id"], r["problem"], r["answer"]) for r in rows]
+
+
+@pytest.mark.parametrize("name", CODE)
+def test_fetching_programs(name: str, publish: Publish, tmp_path: Path, benchmarks_folder: Path) -> None:
+    published = benchmarks_folder / "code" / Path(SETS[name].github).name
+    if not published.exists():
+        pytest.skip(f"{published} is not there")
+    publish(SETS[name], published.read_bytes())
+    fetch(SETS[name], tmp_path)
+    expected = convert(SETS[name], {published.name: published.read_bytes()})
+    seconds = {p.id: p.options.seconds for p in set_files.load(SETS[name], tmp_path / f"{name}.jsonl")}
+    assert list(seconds) == [p.id for p in expected]
+    assert {i: s for i, s in seconds.items() if s is not None} == SETS[name].seconds
+
+
+def test_check_names_each_fault(tmp_path: Path) -> None:
+    one, two = {"id": 1, "problem": "1+1", "answer": "2"}, {"id": 2, "problem": "2+2", "answer": "4"}
+    of = made_up(count=2, digest=set_files.content_digest([one, two]), list_answer="several")
+
+    def faults(*rows: dict[str, object], **columns: object) -> str:
+        path = tmp_path / "made_up.jsonl"
+        path.write_text("".join(json.dumps({"several": False} | row) + "\n" for row in rows))
+        return "; ".join(set_files.check(of, tmp_path))
+
+    assert faults(one, two) == ""
+    # White space and ids are not part of the digest; order, problems and answers are.
+    assert faults({**one, "id": "x"}, {**two, "problem": " 2+2\n"}) == ""
+    assert "wrong content" in faults(two, one)
+    assert "wrong content" in faults(one, {**two, "answer": "5"})
+    assert "1 problems instead of 2" in faults(one)
+    assert "1 ids occur more than once" in faults(one, {**two, "id": 1})
+    assert "line 2: no 'answer'" in faults(one, {**two, "answer": ""})
+    assert "line 1: no 'problem'" in faults({"question": "1+1", "answer": "2"})
+
+
+def test_list_fetch_and_check_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*words: str) -> tuple[int, str]:
+        code = main(["data", *words])
+        printed = capsys.readouterr()
+        assert "Traceback" not in printed.err
+        return code, printed.out + printed.err
+
+    monkeypatch.delenv("POLICYGRAIN_DATA", raising=False)
+    monkeypatch.setenv("POLICYGRAIN_MIRROR", "http://127.0.0.1:1")
+    root = ["--root", str(tmp_path)]
+    code, said = run("list", *root)
+    assert code == 0 and re.search(r"math500 +benchmark +500 +no +math500\.jsonl +hkust-nlp/simpleRL-reason/cf1c", said)
+    assert run("fetch", "math500")[1].startswith("policygrain: data fetch: name the folder to download into: --root")
+    code, said = run("fetch", "math500", "aime24", *root)
+    assert code == 2 and "math500: http" in said and "aime24: http" in said
+    assert "none of the registered sets is here" in run("check", *root)[1]
+    (tmp_path / "aime24.jsonl").write_text('{"id": 1, "problem": "1+1", "answer": "2"}\n')
+    code, said = run("check", *root)
+    assert code == 2 and re.search(r"aime24 +WRONG", said) and "1 problems instead of 30" in said
+    assert "no such file" in run("check", "aime25", *root)[1]
+    assert "'aime26' is no registered problem set. Did you mean 'aime2" in run("check", "aime26", *root)[1]

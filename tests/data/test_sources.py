@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from policygrain.data import registry
 from policygrain.data.problem import read_problems
+from policygrain.data.registry import SETS
 from policygrain.data.sources import check_sources, contaminated, prepare
 from policygrain.errors import UserError
 from policygrain.paths import DataFolder
@@ -67,7 +67,7 @@ def test_registered_sets_in_a_study(benchmarks_folder: Path, tmp_path: Path) -> 
     prepare(study, DataFolder(tmp_path))
     prepared = {name: read_problems(tmp_path / "benchmarks" / f"{name}.jsonl") for name in [*names, "few"]}
     assert {name: len(problems) for name, problems in prepared.items()} == {
-        **{name: registry.dataset(name).count for name in names},
+        **{name: SETS[name].count for name in names},
         "few": 7,
     }
     assert all(p.options.relative_tolerance == 0.01 and not p.options.list_answer for p in prepared["minerva"])

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from policygrain.data import registry
-from policygrain.data.convert import convert
+from policygrain.data.fetch import convert
+from policygrain.data.registry import SETS
 from policygrain.errors import UserError
 from policygrain.grading import CodeGrader, NumericGrader, Options, open_grader
 from policygrain.grading.code import program_of
 from policygrain.grading.sandbox import isolation
+
+from ..support.problem_sets import CODE
 
 TESTS = "def check(candidate):\n    assert candidate(2) == 4\n    assert candidate([1]) == [1, 1]\n"
 DOUBLE = Options(
@@ -110,12 +113,6 @@ def test_code_before_the_function_comes_before_a_program_too() -> None:
 
 # ---- the published sets ---------------------------------------------------------------------------------------------
 
-SETS = {
-    "humaneval": "HumanEval.jsonl.gz",
-    "humaneval_plus": "HumanEvalPlus-OriginFmt.jsonl.gz",
-    "mbpp_plus": "MbppPlus-OriginFmt.jsonl.gz",
-}
-
 
 def wrong(program: str, name: str) -> str:
     """The program with another value, which is true where the right one is not, and nothing where it is."""
@@ -124,22 +121,19 @@ def wrong(program: str, name: str) -> str:
 
 
 @pytest.mark.release
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", CODE)
 def test_every_solution_passes_and_a_changed_one_fails(name: str, benchmarks_folder: Path, grader: CodeGrader) -> None:
-    file = benchmarks_folder / "code" / SETS[name]
+    file = benchmarks_folder / "code" / Path(SETS[name].github).name
     if not file.exists():
         pytest.skip(f"{file} is not there")
-    rows = convert(registry.dataset(name), [file])
-    assert len(rows) == registry.dataset(name).count
-    keys = ("tests", "entry_point", "setup", "signature")
-    slow = registry.dataset(name).code.slow
-    options = [Options(**{key: row.get(key, "") for key in keys}, seconds=slow.get(row["id"])) for row in rows]
+    problems = convert(SETS[name], {file.name: file.read_bytes()})
+    ids, answers, none = [p.id for p in problems], [p.answer for p in problems], [""] * len(problems)
+    options = [replace(p.options, seconds=SETS[name].seconds.get(p.id)) for p in problems]
     with CodeGrader(workers=2) as patient:
-        outcomes = patient.grade([""] * len(rows), [row["answer"] for row in rows], options)
-        trivial = [f"def {o.entry_point}(*_, **__): return []" for o in options]
-        solved = patient.grade([""] * len(rows), trivial, options)
-    assert [row["id"] for row, o in zip(rows, outcomes, strict=True) if o != "correct"] == []
-    assert [row["id"] for row, o in zip(rows, solved, strict=True) if o == "correct"] == []
-    changed = [wrong(row["answer"], row["entry_point"]) for row in rows]
-    outcomes = grader.grade([""] * len(rows), changed, options)
-    assert [row["id"] for row, o in zip(rows, outcomes, strict=True) if o == "correct"] == []
+        outcomes = patient.grade(none, answers, options)
+        solved = patient.grade(none, [f"def {o.entry_point}(*_, **__): return []" for o in options], options)
+    assert [i for i, outcome in zip(ids, outcomes, strict=True) if outcome != "correct"] == []
+    assert [i for i, outcome in zip(ids, solved, strict=True) if outcome == "correct"] == []
+    changed = [wrong(answer, o.entry_point) for answer, o in zip(answers, options, strict=True)]
+    outcomes = grader.grade(none, changed, options)
+    assert [i for i, outcome in zip(ids, outcomes, strict=True) if outcome == "correct"] == []

@@ -3,53 +3,42 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from policygrain.data import registry, set_files
 from policygrain.data.fetch import blob_id
-from policygrain.data.registry import Dataset
+from policygrain.data.problem import Problem
+from policygrain.data.problem_set import ProblemSet, Rows
+from policygrain.data.set_files import content_digest
 from policygrain.study import parse_study
 
 from .small import SMALL
 
 # The seven of the papers' table, and what else the folder of real sets holds.
 SEVEN = ("aime24", "aime25", "amc23", "math500", "omni_math_rule", "olympiadbench", "minerva")
-
 RECORDED = (*SEVEN, "amc12_83", "gsm8k", "gsm8k_train", "math_train", "dapo_math_17k")
+CODE = ("humaneval", "humaneval_plus", "mbpp_plus")
 
-ROWS = [
-    {"n": i, "question": f"How much is {i} and {i}?", "solution": f"It is \\boxed{{{2 * i}}}."} for i in range(3000)
-]
-
+ROWS = [{"n": i, "question": f"How much is {i} and {i}?", "answer": f"{2 * i}"} for i in range(300)]
 SOURCE = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
 
-PAIRS = [(str(row["question"]), str(2 * i)) for i, row in enumerate(ROWS)]
 
-
-def made_up(source: bytes = SOURCE, **changes: Any) -> Dataset:
+def made_up(source: bytes = SOURCE, **changes: Any) -> ProblemSet:
     """A set that lives in a file with these bytes."""
-    home = {"repository": "some/where", "commit": "0" * 40, "path": "data/a file.jsonl", "blob": blob_id(source)}
-    fields = {
-        "id": {"column": "n", "form": "made-up-{0}"},
-        "problem": {"column": "question"},
-        "answer": {"column": "solution", "convert": ["last_boxed"]},
-        "checked": "by hand",
-    }
-    data: dict[str, Any] = {
-        "title": "Made up",
-        "version": 1,
-        "role": "training",
-        "home": home,
-        "file": "made_up.jsonl",
-        "content": set_files.content_digest(PAIRS),
+
+    def problems(rows: Rows) -> Iterator[Problem]:
+        for row in rows:
+            yield Problem(f"made-up-{row['n']}", row["question"], row["answer"])
+
+    known: dict[str, Any] = {
+        "github": f"some/where/{'0' * 40}/data/a file.jsonl",
+        "blob": blob_id(source),
+        "digest": content_digest({"problem": row["question"], "answer": row["answer"]} for row in ROWS),
         "count": len(ROWS),
-        "fields": fields,
-        "citation": "none",
-        "licence": "none",
-        "changelog": ["1: made up"],
+        "files": ["made_up.jsonl"],
     }
-    return registry.parse("made_up", {**data, **changes})
+    return ProblemSet(name="made_up", problems=problems, **known | changes)
 
 
 def study_with(train: list[str], benchmarks: list[dict[str, object]], root: Path) -> Any:

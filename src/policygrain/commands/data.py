@@ -2,69 +2,47 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from argparse import BooleanOptionalAction, Namespace
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from .command import JSON, actions, command, flag, option, path
-
-if TYPE_CHECKING:
-    from ..data.registry import Dataset
+from .command import actions, command, flag, option, path
 
 ROOT = path("--root", "folder of problem sets (default: POLICYGRAIN_DATA, else the working directory)")
 
 
-@command(ROOT, JSON)
+@command(ROOT)
 def _list(arguments: Namespace) -> None:
-    """List the registered sets, their versions and sources, and which of them are in the folder."""
-    from ..data.registry import dataset, names
+    """List the registered sets and their sources, and which of them are in the folder."""
+    from ..data.registry import SETS
     from ..data.set_files import data_root, find
     from ..text import columns
 
-    sets = [dataset(name) for name in names()]
-    if arguments.json:
-        print(json.dumps({d.name: d.model_dump(exclude={"name"}) for d in sets}, indent=1, ensure_ascii=False))
-        return
     root = data_root(arguments.root)
-    there = {d.name: "yes" if find(d, root) else "no" for d in sets}
-    rows = [(d.name, d.role, str(d.version), str(d.count), there[d.name], d.file, _source(d)) for d in sets]
-    print("\n".join(columns(rows, ("set", "role", "version", "problems", "present", "file", "source"), "llrrl")))
+    rows = [
+        (s.name, s.role, str(s.count), "yes" if find(s, root) else "no", s.files[0], s.github or f"hub: {s.hub}")
+        for s in sorted(SETS.values(), key=lambda s: s.name)
+    ]
+    print("\n".join(columns(rows, ("set", "role", "problems", "present", "file", "source"), "llrl")))
 
 
-def _source(d: Dataset) -> str:
-    """Short description of the source that a set is downloaded from."""
-    from ..data.registry import GitHome, HubHome
-
-    if isinstance(d.home, GitHome):
-        return f"github.com/{d.home.repository} at {d.home.commit[:12]}"
-    if isinstance(d.home, HubHome):
-        return f"huggingface.co/datasets/{d.home.dataset} at {d.home.revision[:12]}"
-    return "none known: provide the file"
-
-
-@command(ROOT, option("names", "sets (default: all that can be downloaded)", nargs="*", metavar="NAME"))
+@command(ROOT, option("names", "sets (default: all)", nargs="*", metavar="NAME"))
 def _fetch(arguments: Namespace) -> None:
     """Download, verify and convert sets.
 
     Sets that are in the folder and correct are skipped.
     """
     from ..data.fetch import fetch
-    from ..data.registry import dataset, names
+    from ..data.registry import SETS, problem_set
     from ..data.set_files import ROOT_VARIABLE, data_root
     from ..errors import UserError
 
     if arguments.root is None and ROOT_VARIABLE not in os.environ:
         raise UserError(f"data fetch: name the folder to download into: --root FOLDER, or {ROOT_VARIABLE}.")
-    root = data_root(arguments.root)
     failed: list[str] = []
-    for d in map(dataset, arguments.names or names()):
-        if d.home is None and not arguments.names:
-            continue
+    for chosen in map(problem_set, arguments.names or sorted(SETS)):
         try:
-            print(f"{d.name}: {fetch(d, root)}", flush=True)
+            print(f"{chosen.name}: {fetch(chosen, data_root(arguments.root))}", flush=True)
         except UserError as error:
             failed.append(str(error))
     if failed:
@@ -77,100 +55,39 @@ def _fetch(arguments: Namespace) -> None:
 def _check(arguments: Namespace) -> None:
     """Check the files of sets, and the answers or tests of your own problems.
 
-    Sets are compared with the registry: number of problems, content, columns, ids, empty answers. In a .jsonl file of
-    your own, answers must be readable as mathematics, and tests must call the function.
+    Sets are compared with what is registered: number of problems, content, columns, ids, empty answers. In a .jsonl
+    file of your own, answers must be readable as mathematics, and tests must call the function.
     """
     from ..data.golds import check_golds, notes_on
     from ..data.problem import read_problems
-    from ..data.registry import dataset, names
+    from ..data.registry import SETS, problem_set
     from ..data.set_files import check, data_root, find
     from ..errors import UserError
     from ..text import columns
 
-    root = data_root(arguments.root)
-    files = [name for name in arguments.names if name.endswith(".jsonl")]
-    chosen = [dataset(name) for name in arguments.names or names() if name not in files]
-    if not arguments.names:
-        chosen = [d for d in chosen if find(d, root)]
-        if not chosen:
-            raise UserError(f"{root}: none of the registered sets is here. Known: {', '.join(names())}.")
-    faults = {d.name: check(d, root) for d in chosen}
-    notes = []
-    for name in files:
-        faults[name] = []
+    root, notes = data_root(arguments.root), []
+    faults: dict[str, list[str]] = {}
+    for name in arguments.names or [s.name for s in SETS.values() if find(s, root)]:
         try:
-            check_golds([root / name], "math")
-            notes += [f"{name}: {note}" for note in notes_on(read_problems(root / name))]
+            faults[name] = [] if name.endswith(".jsonl") else check(problem_set(name), root)
+            if name.endswith(".jsonl"):
+                check_golds([root / name], "math")
+                notes += [f"{name}: {note}" for note in notes_on(read_problems(root / name))]
         except UserError as error:
-            faults[name].append(str(error).rstrip("."))
-    print(
-        "\n".join(columns([(n, "WRONG" if found else "right") for n, found in faults.items()], ("set", "result"), "l"))
-    )
+            faults[name] = [str(error).rstrip(".")]
+    if not faults:
+        raise UserError(f"{root}: none of the registered sets is here. Known: {', '.join(sorted(SETS))}.")
+    results = [(name, "WRONG" if found else "right") for name, found in faults.items()]
+    print("\n".join(columns(results, ("set", "result"), "l")))
     for note in notes:
         print(f"note: {note}")
     if any(faults.values()):
         raise UserError("data check: " + "\n".join(f"{fault}." for found in faults.values() for fault in found))
 
 
-@command(
-    ROOT,
-    option("set", "a registered set or a .jsonl file", metavar="SET"),
-    path("samples", "evaluation/samples.parquet of models evaluated on it", nargs="+", metavar="SAMPLES"),
-    option("--least", "smallest solve rate (default: more than 0)", type=float),
-    option("--most", "largest solve rate (default: less than 1)", type=float),
-    path("--out", ".jsonl file for a study's data.train", required=True),
-)
-def _select(arguments: Namespace) -> None:
-    """Write the problems that a model solves sometimes but not always, according to its evaluated samples."""
-    import pandas as pd
-
-    from ..data.problem import write_problems
-    from ..data.sources import load
-    from ..evaluate.selection import select, solve_rates
-    from ..files import check_out
-    from ..results import samples
-
-    check_out(arguments.out)
-    problems = load(arguments.set, arguments.root)
-    rates = solve_rates(pd.concat([samples(path) for path in arguments.samples]))
-    selected = select(problems, rates, arguments.least, arguments.most)
-    write_problems(arguments.out, selected)
-    rate = sum(rates[p.id, p.problem] for p in selected) / len(selected)
-    print(f"{arguments.out}: {len(selected)} of {len(problems)} problems, with a mean solve rate of {rate:.1%}")
-
-
-@command(
-    ROOT,
-    option("train", "a registered set or a .jsonl file", metavar="TRAIN"),
-    option("benchmarks", "registered sets or .jsonl files", nargs="+", metavar="BENCHMARK"),
-    path("--out", "JSON file (default: overlaps.json)", default=Path("overlaps.json")),
-)
-def _overlaps(arguments: Namespace) -> None:
-    """Print and write which benchmark problems are among the training prompts, word for word or nearly so."""
-    from ..data.contamination import TrainingIndex, as_data
-    from ..data.sources import load
-    from ..files import atomic_json, check_out
-    from ..text import columns
-
-    check_out(arguments.out)
-    index = TrainingIndex(load(arguments.train, arguments.root))
-    overlaps, rows = {}, []
-    for name in arguments.benchmarks:
-        benchmark = load(name, arguments.root)
-        pairs = overlaps[name] = index.overlaps(benchmark)
-        hit = {p.benchmark for p in pairs}
-        exact = {p.benchmark for p in pairs if p.kind == "exact"}
-        rows.append(
-            (name, str(len(benchmark)), str(len(exact)), str(len(hit - exact)), f"{len(hit) / len(benchmark):.1%}")
-        )
-    print("\n".join(columns(rows, ("benchmark", "problems", "exact", "near", "share"), "lr")))
-    atomic_json(arguments.out, {"training": arguments.train, "overlaps": as_data(overlaps)})
-    print(f"Pairs: {arguments.out}")
-
-
-@command(actions(_list, _fetch, _check, _select, _overlaps))
+@command(actions(_list, _fetch, _check))
 def data(_: Namespace) -> None:
-    """List, fetch, check and compare public problem sets."""
+    """List, fetch and check public problem sets."""
 
 
 @command(

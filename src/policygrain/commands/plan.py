@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import yaml
 
-from ..data import registry
 from ..data.characters import CHARACTERS
 from ..data.families import FAMILIES
 from ..data.problem import read_rows
-from ..data.registry import sampling_of, sharing_responses
+from ..data.registry import SETS, sampling_of, sharing_responses
 from ..data.set_files import data_root
 from ..data.sources import FAMILY_SIZE
 from ..errors import UserError, did_you_mean
@@ -102,8 +101,8 @@ def benchmark_size(study: Study, benchmark: Benchmark) -> int:
     """Number of problems: of a synthetic family `size`, of a registered set or file all, at most `size`."""
     if benchmark.source in FAMILIES:
         return benchmark.size or FAMILY_SIZE
-    if benchmark.source in registry.names():
-        count = registry.dataset(benchmark.source).count
+    if benchmark.source in SETS:
+        count = SETS[benchmark.source].count
     else:
         count = sum(1 for _ in read_rows(data_root(study.data.root) / benchmark.source))
     return min(count, benchmark.size or count)

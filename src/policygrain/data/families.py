@@ -183,21 +183,9 @@ def _labelled(operands: Iterable[object]) -> str:
     return " ".join(f"{label}{operand}" for label, operand in zip(LABELS, operands, strict=False))
 
 
-FAMILIES: dict[str, Family] = {
-    f.__name__: f
-    for f in (
-        running_total,
-        long_addition,
-        long_multiplication,
-        remainder,
-        clock,
-        largest,
-        count,
-        plain_sum,
-        word_problem,
-        char_count,
-    )
-}
+ARITHMETIC = (running_total, long_addition, long_multiplication, remainder, clock, largest, count)
+ENGLISH = (plain_sum, word_problem, char_count)
+FAMILIES: dict[str, Family] = {family.__name__: family for family in ARITHMETIC + ENGLISH}
 
 
 def split_of(question: str) -> str:

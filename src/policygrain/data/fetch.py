@@ -1,89 +1,105 @@
-"""Downloads, verifies and converts problem sets from their public sources; existing files are not replaced."""
+"""Downloads problem sets from their pinned sources, verifies and converts them; existing files are not replaced."""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import http.client
+import io
 import json
 import os
-import tempfile
-import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ..errors import UserError
 from ..files import atomic_text
-from .convert import convert
-from .registry import Dataset, GitHome, HubHome
-from .set_files import check, content, content_digest, find, how_to_get
+from .problem import Problem, Row
+from .problem_set import ProblemSet
+from .set_files import check, content_digest, find
 
 MIRROR_VARIABLE = "POLICYGRAIN_MIRROR"
-GITHUB = "https://raw.githubusercontent.com"
 TIMEOUT = 60  # seconds without data
 
 
-def fetch(dataset: Dataset, root: Path) -> str:
+def fetch(of: ProblemSet, root: Path) -> str:
     """Fetch a set into the folder ``root``; returns a message.
 
-    UserError if the set has no known source, the network fails, or the source is not the pinned one.
+    UserError if the network fails, or if the source or the problems made of it are not the pinned ones.
     """
-    present = find(dataset, root)
-    if present is not None:
-        if faults := check(dataset, root):
+    if (present := find(of, root)) is not None:
+        if faults := check(of, root):
             raise UserError(f"{faults[0]}. It is not overwritten; move it away and fetch again.")
         return f"{present}: there already"
-    if dataset.home is None:
-        raise UserError(how_to_get(dataset, root))
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{root}: cannot be created: {error.strerror}.") from error
-    with tempfile.TemporaryDirectory() as folder:
-        if isinstance(dataset.home, GitHome):
-            files = [_from_git(dataset.name, dataset.home, Path(folder))]
-        else:
-            files = _from_hub(dataset.name, dataset.home)
-        rows = convert(dataset, files)
-    if len(rows) != dataset.count:
-        raise UserError(f"{dataset.name}: {len(rows)} problems in its source instead of {dataset.count}.")
-    digest = content_digest(map(content, rows))
-    if dataset.content is not None and digest != dataset.content:
+    rows = [_line(problem) for problem in convert(of, _published(of))]
+    if len(rows) != of.count:
+        raise UserError(f"{of.name}: {len(rows)} problems in its source instead of {of.count}.")
+    if of.digest and (digest := content_digest(rows)) != of.digest:
         raise UserError(
-            f"{dataset.name}: the source is the pinned one, but its problems, as converted here, have digest "
-            f"{digest[:12]}… instead of {dataset.content[:12]}…: the registry's mapping of columns is wrong for it "
-            f"({dataset.fields.checked}). Nothing was written; please report it."
+            f"{of.name}: the source is the pinned one, but the problems made of it have digest {digest[:12]}… instead "
+            f"of {of.digest[:12]}…. Nothing was written; please report it."
         )
-    out = root / dataset.file
-    atomic_text(out, "".join(json.dumps(row, ensure_ascii=False, default=_plain) + "\n" for row in rows))
+    atomic_text(out := root / of.files[0], "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     return f"{out}: {len(rows)} problems"
 
 
-def _plain(value: object) -> object:
-    """Python values for NumPy's, which pandas reads from Parquet, so that they can be written as JSON."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    raise TypeError(f"{type(value).__name__} in a problem set")
+def convert(of: ProblemSet, files: dict[str, bytes]) -> list[Problem]:
+    """The problems of a set, of the content of its published ``files``. UserError where they are not as expected."""
+    try:
+        problems = list(of.problems(row for name, content in files.items() for row in rows_of(name, content)))
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{of.name}: a row of its source is not as expected: {error!r}. Please report it.") from error
+    problems = [replace(p, problem=p.problem.strip(), answer=p.answer.strip(), source=of.name) for p in problems]
+    if empty := [p.id for p in problems if not (p.problem and p.answer)]:
+        raise UserError(f"{of.name}: problem or answer of {empty[0]} is empty in its source. Please report it.")
+    return problems
 
 
-# ---- GitHub ---------------------------------------------------------------------------------------------------------
+def rows_of(name: str, content: bytes) -> Iterator[Any]:
+    """The rows of a published file in JSON Lines (perhaps compressed), in JSON or in Parquet."""
+    if name.endswith(".parquet"):
+        import pandas
+
+        return iter(pandas.read_parquet(io.BytesIO(content)).to_dict("records"))
+    if name.endswith(".json"):
+        return iter(json.loads(content))
+    text = gzip.decompress(content) if name.endswith(".gz") else content
+    return map(json.loads, text.splitlines())
+
+
+def _line(problem: Problem) -> Row:
+    """The line of a set's file."""
+    options = problem.options
+    row = {"id": problem.id, "problem": problem.problem, "answer": problem.answer}
+    row |= {**problem.columns, "source": problem.source}
+    if options.tests:
+        row |= {"tests": options.tests, "entry_point": options.entry_point}
+    if options.signature:
+        row |= {"setup": options.setup, "signature": options.signature}
+    return row
+
+
+def _published(of: ProblemSet) -> dict[str, bytes]:
+    """The published files by name. UserError if they cannot be downloaded or are not the pinned ones."""
+    if of.github:
+        base = os.environ.get(MIRROR_VARIABLE, "https://raw.githubusercontent.com").rstrip("/")
+        url = f"{base}/{urllib.parse.quote(of.github)}"
+        content = download(url, of.name)
+        if (actual := blob_id(content)) != of.blob:
+            raise UserError(f"{of.name}: wrong checksum: {url} has Git blob id {actual} instead of {of.blob}.")
+        return {url: content}
+    dataset, _, commit = of.hub.rpartition("/")
+    base = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
+    urls = [f"{base}/datasets/{dataset}/resolve/{commit}/{file}" for file in of.hub_files]
+    return {url: download(url, of.name) for url in urls}
 
 
 def blob_id(content: bytes) -> str:
     """Git's blob id of a file: SHA-1 over its length and bytes."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
-
-
-def _from_git(name: str, home: GitHome, folder: Path) -> Path:
-    """Download a file of a repository into ``folder`` and verify its blob id."""
-    base = os.environ.get(MIRROR_VARIABLE, GITHUB).rstrip("/")
-    url = f"{base}/{home.repository}/{home.commit}/{urllib.parse.quote(home.path)}"
-    content = download(url, name)
-    if (actual := blob_id(content)) != home.blob:
-        raise UserError(f"{name}: wrong checksum: {url} has Git blob id {actual}, the registry says {home.blob}.")
-    path = folder / Path(home.path).name
-    path.write_bytes(content)
-    return path
 
 
 def download(url: str, label: str) -> bytes:
@@ -93,29 +109,8 @@ def download(url: str, label: str) -> bytes:
         with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
             content: bytes = response.read()
             return content
-    except urllib.error.HTTPError as error:
-        raise UserError(f"{label}: {url}: the server answered {error.code} {error.reason}.") from error
     except (OSError, http.client.HTTPException) as error:
-        fault = str(getattr(error, "reason", None) or error or type(error).__name__)
         raise UserError(
-            f"{label}: {url} cannot be fetched: {fault}. Check the network, or set a proxy (HTTPS_PROXY) or a mirror "
-            f"({MIRROR_VARIABLE})."
+            f"{label}: {url} cannot be fetched: {error or type(error).__name__}. Check the network, or set a proxy "
+            f"(HTTPS_PROXY) or a mirror ({MIRROR_VARIABLE})."
         ) from error
-
-
-# ---- Hugging Face ---------------------------------------------------------------------------------------------------
-
-
-def _from_hub(name: str, home: HubHome) -> list[Path]:
-    """Download the files of a pinned revision with the hub's client, which uses its cache, HF_ENDPOINT and proxies."""
-    from huggingface_hub import hf_hub_download
-
-    try:
-        return [
-            Path(hf_hub_download(home.dataset, file, repo_type="dataset", revision=home.revision))
-            for file in home.files
-        ]
-    # The client's errors have no narrower common base classes; all of them mean that the download failed.
-    except (OSError, ValueError, RuntimeError) as error:
-        reason = str(error).strip().split("\n")[0] or type(error).__name__
-        raise UserError(f"{name}: {home.dataset} at {home.revision[:12]} cannot be fetched: {reason}") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -28,14 +28,15 @@ class Problem:
     id: str
     problem: str
     answer: str
-    source: str
+    source: str = ""
     steps: str = ""
     options: Options = DEFAULT  # how answers are compared
+    columns: Row = field(default_factory=dict, compare=False)  # others of a published row, for the file of its set
 
 
 # The keys of a row that are options → their defaults. Defaults are not written, so that files of problems and their
 # digests do not change when an option is added.
-OPTIONS = {field.name: field.default for field in fields(Options) if field.name != "degrees"}
+OPTIONS = {option.name: option.default for option in fields(Options) if option.name != "degrees"}
 
 
 def read_problems(
@@ -82,7 +83,13 @@ def _problem(row: Row, path: Path, number: int) -> Problem:
     if ("tests" in values) != ("entry_point" in values):
         missing = "entry_point" if "tests" in values else "tests"
         raise UserError(f"{where}: no {missing!r}; a problem whose answer is a program has both.")
-    texts = {"id": f"{path.stem}-{number:05d}", "problem": "", "answer": "", "source": path.stem, "steps": ""}
+    texts: dict[str, Any] = {
+        "id": f"{path.stem}-{number:05d}",
+        "problem": "",
+        "answer": "",
+        "source": path.stem,
+        "steps": "",
+    }
     for key in texts:
         if isinstance(value := row.get(key), bool | list | dict):
             raise UserError(f"{where}: {key}: expected a text or a number, got {shortened(repr(value), 80)}.")
@@ -106,7 +113,7 @@ def write_problems(path: Path, problems: Iterable[Problem]) -> None:
     lines = []
     for problem in problems:
         row = asdict(problem)
-        options = row.pop("options")
+        options, _ = row.pop("options"), row.pop("columns")
         row |= {key: options[key] for key, default in OPTIONS.items() if options[key] != default}
         lines.append(json.dumps(row, ensure_ascii=False) + "\n")
     atomic_text(path, "".join(lines))

@@ -1,18 +1,19 @@
-"""Checks that a file is the problem set of a registry entry: count, content, columns, ids."""
+"""Files of registered problem sets: found in a folder, checked, and read."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from ..digests import of_text
 from ..errors import UserError
 from .problem import Problem, Row, read_problems, read_rows
-from .registry import Dataset
+from .problem_set import ProblemSet
 
 # Environment variable with the folder of problem sets, if neither the study nor the command line names one.
 ROOT_VARIABLE = "POLICYGRAIN_DATA"
@@ -23,93 +24,72 @@ def data_root(root: Path | None) -> Path:
     return root or Path(os.environ.get(ROOT_VARIABLE, "."))
 
 
-def content_digest(problems: Iterable[Sequence[str]]) -> str:
-    """SHA-256 over the texts of ``content`` of problems in order, with runs of white space replaced by one space."""
-    canonical = [[" ".join(text.split()) for text in texts] for texts in problems]
-    return of_text(json.dumps(canonical, ensure_ascii=False, separators=(",", ":")), full=True)
+def content_digest(rows: Iterable[Row]) -> str:
+    """SHA-256 over problem, answer and tests of all rows in order; any white space counts as one space."""
+    texts = []
+    for row in rows:
+        programs = ("tests", "entry_point", "setup", "signature") if "tests" in row else ()
+        texts.append([" ".join(str(row[key]).split()) for key in ("problem", "answer", *programs) if key in row])
+    return of_text(json.dumps(texts, ensure_ascii=False, separators=(",", ":")), full=True)
 
 
-def content(row: Row) -> list[str]:
-    """The texts that identify a problem: problem and answer, and the fields for grading a program, if it has tests."""
-    programs = ("tests", "entry_point", "setup", "signature") if "tests" in row else ()
-    return [str(row[key]) for key in ("problem", "answer", *programs) if key in row]
-
-
-def find(dataset: Dataset, root: Path) -> Path | None:
+def find(of: ProblemSet, root: Path) -> Path | None:
     """The set's file in ``root`` under any of its names; None if there is none."""
-    return next((root / name for name in (dataset.file, *dataset.aliases) if (root / name).is_file()), None)
+    return next((root / name for name in of.files if (root / name).is_file()), None)
 
 
-def check(dataset: Dataset, root: Path) -> list[str]:
+def check(of: ProblemSet, root: Path) -> list[str]:
     """Faults of a set's file, a phrase each: wrong number of problems or content, repeated ids, missing columns."""
-    path = find(dataset, root)
+    path = find(of, root)
     if path is None:
-        return [f"{root / dataset.file}: no such file"]
+        return [f"{root / of.files[0]}: no such file"]
     try:
         rows = [row for _, row in read_rows(path)]
     except UserError as error:
         return [str(error).rstrip(".")]
     faults = []
-    if len(rows) != dataset.count:
-        faults.append(f"{path}: {len(rows)} problems instead of {dataset.count}")
-    duplicates = [identity for identity, n in Counter(str(row.get("id", "")) for row in rows).items() if n > 1]
-    if duplicates:
-        faults.append(f"{path}: {len(duplicates)} ids occur more than once, for example {duplicates[0]!r}")
-    for name in dataset.fields.keep:
-        missing = sum(name not in row for row in rows)
-        if missing:
-            faults.append(f"{path}: {missing} rows have no column {name!r}")
-    digest = content_digest(map(content, rows))
-    if dataset.content is not None and digest != dataset.content:
+    if len(rows) != of.count:
+        faults.append(f"{path}: {len(rows)} problems instead of {of.count}")
+    if repeated := [identity for identity, n in Counter(str(row.get("id", "")) for row in rows).items() if n > 1]:
+        faults.append(f"{path}: {len(repeated)} ids occur more than once, for example {repeated[0]!r}")
+    for column in filter(None, (of.list_answer, of.absolute_tolerance)):
+        if missing := sum(column not in row for row in rows):
+            faults.append(f"{path}: {missing} rows have no column {column!r}")
+    if of.digest and (digest := content_digest(rows)) != of.digest:
         faults.append(
-            f"{path}: wrong content: digest {digest[:12]}… instead of {dataset.content[:12]}…; problems, answers "
-            "or tests are changed, missing, in another order or of another version of the registry"
+            f"{path}: wrong content: digest {digest[:12]}… instead of {of.digest[:12]}…; problems, answers or tests "
+            "are changed, missing or in another order"
         )
     return faults
 
 
-def require(dataset: Dataset, root: Path, where: str) -> Path:
+def require(of: ProblemSet, root: Path, where: str) -> Path:
     """The set's file, checked. UserError if it is missing or wrong; ``where`` is the key that names the set."""
-    path = find(dataset, root)
-    if path is None:
-        raise UserError(f"{where}: {root / dataset.file}: no such file. {how_to_get(dataset, root)}")
-    if faults := check(dataset, root):
-        raise UserError(f"{where}: {faults[0]}. Move it away if it is another file. {how_to_get(dataset, root)}")
+    path, faults = find(of, root), check(of, root)
+    if path is None or faults:
+        move = "Move it away if it is another file. " if path else ""
+        raise UserError(f"{where}: {faults[0]}. {move}Fetch it: policygrain data fetch {of.name} --root {root}")
     return path
 
 
-def how_to_get(dataset: Dataset, root: Path) -> str:
-    """Instructions for obtaining a missing set."""
-    if dataset.home is None:
-        return f"No pinned source of {dataset.name} is known; put {dataset.file} there yourself."
-    return f"Fetch it: policygrain data fetch {dataset.name} --root {root}"
-
-
-def complete(dataset: Dataset, row: Row) -> Row:
-    """``row`` with the keys by which its answer is compared, from the registry entry."""
-    answers = dataset.answers
-    added: Row = {"source": row.get("source", dataset.name)}
-    if dataset.code is not None and (seconds := dataset.code.slow.get(str(row.get("id")))) is not None:
-        added["seconds"] = seconds
-    if answers.relative_tolerance is not None:
-        added["relative_tolerance"] = answers.relative_tolerance
-    if answers.list_answer is not None:
-        added["list_answer"] = row.get(answers.list_answer)
-    if answers.text:
-        added["text"] = row.get("id") in answers.text
-    if answers.absolute_tolerance is not None:
-        added["absolute_tolerance"] = _number(row.get(answers.absolute_tolerance))
-    return {**row, **added}
-
-
-def _number(value: object) -> object:
-    """The number in a text; anything else unchanged, so that `read_problems` reports it with its line."""
-    try:
-        return float(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
-
-
-def load(dataset: Dataset, path: Path, limit: int | None = None) -> list[Problem]:
+def load(of: ProblemSet, path: Path, limit: int | None = None) -> list[Problem]:
     """At most ``limit`` problems of a set, with the keys by which answers are compared."""
-    return read_problems(path, limit, partial(complete, dataset))
+    return read_problems(path, limit, partial(_complete, of))
+
+
+def _complete(of: ProblemSet, row: Row) -> Row:
+    """``row`` with the keys by which its answer is compared."""
+    added: Row = {"source": row.get("source", of.name)}
+    if of.text:
+        added["text"] = row.get("id") in of.text
+    if of.relative_tolerance is not None:
+        added["relative_tolerance"] = of.relative_tolerance
+    if of.list_answer:
+        added["list_answer"] = row.get(of.list_answer)
+    if of.absolute_tolerance:
+        added["absolute_tolerance"] = tolerance = row.get(of.absolute_tolerance)
+        with suppress(ValueError):  # a text that is no number is reported with its line by `read_problems`
+            added["absolute_tolerance"] = float(tolerance) if isinstance(tolerance, str) else tolerance
+    if (seconds := of.seconds.get(str(row.get("id")))) is not None:
+        added["seconds"] = seconds
+    return row | added

@@ -13,10 +13,11 @@ from ..paths import DataFolder
 from ..records import Contamination, PreparedData, read_record, write_record
 from ..results import prepared_data
 from ..study.fingerprint import Fingerprints
-from . import registry, set_files
+from . import set_files
 from .contamination import TrainingIndex, as_data
 from .families import FAMILIES, generate
 from .problem import Problem, read_problems, write_problems
+from .registry import SETS, how_to_read, problem_set
 from .set_files import ROOT_VARIABLE, data_root
 
 if TYPE_CHECKING:
@@ -33,29 +34,26 @@ def is_file(source: str) -> bool:
 
 def check_source(source: str, root: Path | None, where: str) -> None:
     """UserError with the key ``where`` if a source's file is missing or is not the registered set of that name."""
-    if source in FAMILIES:
-        return
-    if source in registry.names():
-        set_files.require(registry.dataset(source), data_root(root), where)
-        return
-    if not is_file(source):
-        hint = did_you_mean(source, [*FAMILIES, *registry.names()])
+    if source in SETS:
+        set_files.require(SETS[source], data_root(root), where)
+    elif is_file(source):
+        path = data_root(root) / source
+        if not path.is_file():
+            root_hint = f"data.root is {root}" if root else f"set data.root or {ROOT_VARIABLE} to the folder it is in"
+            raise UserError(f"{where}: {path}: no such dataset file ({root_hint}).")
+    elif source not in FAMILIES:
+        hint = did_you_mean(source, [*FAMILIES, *SETS]) + how_to_read(source)
         raise UserError(
             f"{where}: {source!r} is neither a family of problems, nor a registered set, nor a .jsonl file.{hint}"
-            f"{registry.how_to_read(source)}"
         )
-    path = data_root(root) / source
-    if not path.is_file():
-        root_hint = f"data.root is {root}" if root else f"set data.root or {ROOT_VARIABLE} to the folder it is in"
-        raise UserError(f"{where}: {path}: no such dataset file ({root_hint}).")
 
 
 def load(source: str, root: Path | None, limit: int | None = None) -> list[Problem]:
     """At most ``limit`` problems of a registered set or a file, in order."""
     if is_file(source):
         return read_problems(data_root(root) / source, limit)
-    dataset = registry.dataset(source)
-    return set_files.load(dataset, set_files.require(dataset, data_root(root), source), limit)
+    of = problem_set(source)
+    return set_files.load(of, set_files.require(of, data_root(root), source), limit)
 
 
 def check_ids(problems: list[Problem], source: str) -> None:
@@ -67,15 +65,9 @@ def check_ids(problems: list[Problem], source: str) -> None:
 
 def source_digests(study: Study) -> dict[str, str]:
     """Source → digest of its file, of the study's sources that are files and are there."""
-    sources = dict.fromkeys([*study.data.train, *(b.source for b in study.evaluation.benchmarks)])
-    by_source: dict[str, str] = {}
-    for source in sources:
-        if source in registry.names():
-            path = set_files.find(registry.dataset(source), data_root(study.data.root))
-        elif is_file(source):
-            path = data_root(study.data.root) / source
-        else:
-            continue
+    root, by_source = data_root(study.data.root), {}
+    for source in [*study.data.train, *(b.source for b in study.evaluation.benchmarks)]:
+        path = set_files.find(SETS[source], root) if source in SETS else root / source if is_file(source) else None
         if path is not None and path.is_file():
             by_source[source] = digests.of_file(path)
     return by_source

@@ -47,8 +47,8 @@ def study_of(options: EvaluationOptions, name: str, start: str) -> Study:
     benchmarks: list[dict[str, Any]] = []
     samplings: list[dict[str, Any]] = []
     for source in options.benchmarks:
-        registered = registry.protocol(source) if given else None
-        samplings.append(own := default | (registered.model_dump() if registered else {}) | given)
+        published = registry.protocol(source) if given else {}
+        samplings.append(own := default | published | given)
         if own["n"] > 1 and not own["temperature"]:
             raise UserError("--samples: several greedy responses are the same; give --temperature, too.")
         benchmark = {"name": _slug(Path(source).stem), "source": source, "size": options.size}

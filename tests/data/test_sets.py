@@ -1,0 +1,161 @@
+"""The registered problem sets: what is pinned, and the problems that each makes of published rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policygrain.data import coding_sets, set_files
+from policygrain.data.competition_sets import omni_math_rule
+from policygrain.data.families import FAMILIES
+from policygrain.data.mathematics_sets import after_hashes, dapo_math_17k, last_boxed
+from policygrain.data.registry import SETS, protocol
+
+from ..support.problem_sets import CODE, RECORDED, raw
+
+NEVER_SEEN = ("math", "omni_math")  # sets whose files nobody could read here
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_each_set_is_pinned_and_sampled_as_in_the_published_studies(name: str) -> None:
+    """2505.22617: AIME and AMC avg@32 at temperature 0.6, the others greedy."""
+    of = SETS[name]
+    assert re.fullmatch(r"[\w.-]+/[\w.-]+/[0-9a-f]{40}(/.+)?", of.github or of.hub) and not (of.github and of.hub)
+    assert re.fullmatch("[0-9a-f]{40}", of.blob) if of.github else of.hub_files
+    assert of.digest is None if name in NEVER_SEEN else re.fullmatch("[0-9a-f]{64}", str(of.digest))
+    sampling = {"n": 32, "temperature": 0.6} if name.startswith(("aime", "amc")) else {"n": 1, "temperature": 0.0}
+    assert protocol(name) == ({} if of.role == "training" else {**sampling, "top_p": 1.0})
+
+
+def test_names_and_files_are_unique() -> None:
+    assert {*RECORDED, *CODE, *NEVER_SEEN} == set(SETS) and not set(SETS) & set(FAMILIES)
+    files = [file for of in SETS.values() for file in of.files]
+    assert len(files) == len(set(files))
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_the_recorded_files_pass(name: str, benchmarks_folder: Path) -> None:
+    assert set_files.check(SETS[name], benchmarks_folder) == []
+
+
+def copies_left_out(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of DAPO-Math-17k: each at the number in its id, and copies of the first at the other numbers."""
+    at = {int(row["id"].removeprefix("dapo-")): row for row in rows}
+    copy = rows[0] | {"problem": rows[0]["problem"].replace("$", " \\( ").replace("\\frac", "\\dfrac")}
+    return [at.get(number, copy) for number in range(17917)]
+
+
+def empty_boxes_left_out(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of MATH's training split: two more, whose box is empty."""
+    return [*rows[:5341], rows[0] | {"solution": "\\boxed{}"}, rows[5341], rows[0] | {"solution": ""}, *rows[5342:]]
+
+
+# Recorded rows → rows as published, for all that the functions read.
+Published = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
+PUBLISHED: dict[str, Published] = {
+    "aime24": lambda rows: sorted(
+        [row | {"answer": f"{int(row['answer']):03}"} for row in rows], key=lambda r: r["url"]
+    ),
+    "aime25": lambda rows: rows,
+    "amc23": lambda rows: [row | {"answer": float(row["answer_raw"])} for row in rows],
+    "amc12_83": lambda rows: [row | {"answer": float(row["answer_raw"])} for row in rows],
+    "math500": lambda rows: [row | {"unique_id": row["source"]} for row in rows],
+    "omni_math_rule": lambda rows: [row | {"problem": row["problem"].replace("\\frac", "\x0crac")} for row in rows],
+    "olympiadbench": lambda rows: [
+        row | {"id": row["id"].split("-")[1], "question": row["problem"], "final_answer": [row["answer_raw"]]}
+        for row in rows
+    ],
+    "minerva": lambda rows: [row | {"solution": f"\\boxed{{?}} $\\boxed{{{row['answer']}}}$"} for row in rows],
+    "gsm8k": lambda rows: [{"question": row["problem"], "answer": f"#### {row['answer']}"} for row in rows],
+    "gsm8k_train": lambda rows: [{"question": row["problem"], "answer": row["solution"]} for row in rows],
+    "math_train": lambda rows: [
+        {"prompt": [{"content": row["problem"]}], "reward_model": {"ground_truth": {"solution": row["solution"]}}}
+        for row in empty_boxes_left_out(rows)
+    ],
+    "dapo_math_17k": lambda rows: [
+        {"prompt": [{"content": row["problem"]}], "reward_model": {"ground_truth": row["answer"]}}
+        for row in copies_left_out(rows)
+    ],
+}
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_problems_of_published_rows_are_the_recorded_ones(name: str, benchmarks_folder: Path) -> None:
+    path = set_files.find(SETS[name], benchmarks_folder)
+    assert path is not None
+    rows = raw(benchmarks_folder, path.name)
+    problems = list(SETS[name].problems(PUBLISHED[name](rows)))
+    assert [p.id for p in problems] == [row["id"] for row in rows]
+    assert [p.problem.strip() for p in problems] == [row["problem"].strip() for row in rows]
+    assert [p.answer.strip() for p in problems] == [row["answer"].strip() for row in rows]
+
+
+def test_copies_whose_answers_differ_are_left_out() -> None:
+    texts = [("$1+1$", "2"), ("$2+2$", "4"), (r"\(1 + 1\)", "3"), ("3+3", "6"), ("2 + 2", "4")]
+    rows = [{"prompt": [{"content": text}], "reward_model": {"ground_truth": gold}} for text, gold in texts]
+    assert [(p.id, p.answer) for p in dapo_math_17k.problems(rows)] == [("dapo-00001", "4"), ("dapo-00003", "6")]
+
+
+def test_a_lost_backslash_is_put_back() -> None:
+    (problem,) = omni_math_rule.problems([{"problem": "\x0crac{1}{2}?", "answer": "\x0crac12"}])
+    assert (problem.problem, problem.answer) == (r"\frac{1}{2}?", r"\frac12")
+
+
+@pytest.mark.parametrize(
+    ("solution", "answer"),
+    [
+        (r"so \boxed{1}, no: \boxed{\frac{1}{2}}.", r"\frac{1}{2}"),
+        ("nothing", ""),
+        (r"\boxed{1} \boxed 2", "2"),
+        (r"\boxed\pi", r"\pi"),
+        (r"\boxed {\frac{1}{2}}.", r"\frac{1}{2}"),
+        (r"\boxed{1} \boxed{never closed", ""),
+        (r"\boxed", ""),
+    ],
+)
+def test_the_last_box_is_the_answer(solution: str, answer: str) -> None:
+    assert last_boxed(solution) == answer
+
+
+def test_the_answer_after_hashes_has_no_separators() -> None:
+    assert after_hashes("2+2=4 #### no\n#### 1,234") == "1234"
+
+
+ASSERTION = """import numpy as np
+def assertion(out, exp, atol):
+    if out != exp and atol != 0:
+        assert np.allclose(out, exp, rtol=1e-07, atol=atol)
+    else:
+        assert out == exp
+"""
+LISTS = st.recursive(
+    st.sampled_from([0.0, 1.0, -2.5]),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.lists(inner, max_size=3).map(tuple)),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=300)
+@given(LISTS, LISTS)
+def test_floats_are_compared_after_type_and_shape(out: Any, exp: Any) -> None:
+    """np.allclose([], exp) is true. Inner lists and tuples are the same to NumPy."""
+
+    def lists(value: Any) -> Any:
+        return [lists(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+    namespace: dict[str, Any] = {}
+    exec(coding_sets.type_and_shape_first(ASSERTION), namespace)
+    try:
+        namespace["assertion"](out, exp, 1e-6)
+        passed = True
+    except (AssertionError, ValueError):  # ValueError: NumPy has no array of this shape
+        passed = False
+    assert not passed or (type(out) is type(exp) and lists(out) == lists(exp))
+    assert passed or out != exp
+    namespace["assertion"]([1.0 + 1e-9], [1.0], 1e-6)

@@ -53,7 +53,7 @@ def test_values_are_accepted_as_by_pydantic(kind: type[Settings], data: st.DataO
 class Example(Settings):
     low: float = setting(0.2, "a bound", ge=0, lt=1)
     count: int = setting(3, gt=0)
-    cap: float | None = setting(None, le=5, later=True)
+    cap: float | None = setting(None, le=5)
 
     def conflict(self) -> str:
         return "low and cap: one of them." if self.low and self.cap else ""
@@ -73,11 +73,6 @@ def test_values_that_exclude_each_other_are_named_together() -> None:
     with pytest.raises(InvalidSettings, match="low and cap: one of them"):
         Example(cap=1.0)
     assert Example(low=0.0, cap=1.0).cap == 1.0
-
-
-def test_a_later_key_is_in_records_where_it_differs_from_its_default() -> None:
-    assert Example().data() == {"low": 0.2, "count": 3}
-    assert Example(low=0, cap=2).data() == {"low": 0.0, "count": 3, "cap": 2.0}
 
 
 @pytest.mark.parametrize(

@@ -36,12 +36,9 @@ class InvalidSettings(ValueError):
         super().__init__("; ".join(": ".join(filter(None, item)) for item in self.problems.items()))
 
 
-def setting(default: Any, description: str = "", *, later: bool = False, **bounds: float) -> Any:
-    """A field with its description and bounds (`ge`, `gt`, `le`, `lt`).
-
-    ``later``: records do not contain the field if it has its default, so that records older than the field stay valid.
-    """
-    return dataclasses.field(default=default, metadata={"description": description, "later": later, "bounds": bounds})
+def setting(default: Any, description: str = "", **bounds: float) -> Any:
+    """A field with its description and bounds (`ge`, `gt`, `le`, `lt`)."""
+    return dataclasses.field(default=default, metadata={"description": description, "bounds": bounds})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -90,11 +87,7 @@ class Settings:
 
     def data(self) -> dict[str, Any]:
         """Key → value as in JSON, for records."""
-        return {
-            name: _plain(getattr(self, name))
-            for name, (_, field) in keys(type(self)).items()
-            if not (field.metadata.get("later") and getattr(self, name) == field.default)
-        }
+        return {name: _plain(getattr(self, name)) for name in keys(type(self))}
 
 
 def keys(cls: type[Settings]) -> dict[str, tuple[Any, dataclasses.Field[Any]]]:

@@ -198,18 +198,3 @@ def test_a_circle_of_bases_is_named():
         method("one", {"one": {"base": "two"}, "two": {"base": "one"}})
     with pytest.raises(UserError, match=r"methods\.mine\.base: no method is called 'tpeo'.*'tepo'"):
         method("mine", {"mine": {"base": "tpeo"}})
-
-
-@pytest.mark.parametrize(
-    ("name", "key", "default", "other"),
-    [("mpo", "edges", "as_published", "normalised"), ("prefix_is", "gradient", "all", "own")],
-)
-def test_a_later_key_is_not_in_records_where_it_has_its_default(name, key, default, other):
-    """Records, and the digests that say whether a run is up to date, were made before there was such a key."""
-    before, after = method(name), method(name, ratio={key: other})
-    assert before.ratio.settings[key] == default and key not in before.data()["ratio"]
-    assert after.data()["ratio"] == before.data()["ratio"] | {key: other}
-    assert parse(name, after.data()) == after
-    assert method("grpo", penalties=[{"name": "kl", "estimator": "k3", "place": "loss"}]).data()["penalties"] == [
-        {"name": "kl", "coefficient": 1.0, "reference": "initial", "mask": "all", "entropy_signal": "auto"}
-    ]

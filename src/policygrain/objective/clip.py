@@ -134,7 +134,6 @@ class Likelihood(Clip):
     cap: float | None = setting(5.0, gt=0, description="largest weight, absolute and not 1 + ε; null: none")
     outside: Literal["bound", "mask"] = setting(
         "bound",
-        later=True,
         description="weights beyond low and cap are bounded; mask: they are 0 where PPO's clip has no gradient",
     )
 

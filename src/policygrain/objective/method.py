@@ -63,35 +63,29 @@ class Sampler(Settings):
     correction_cap: float | None = setting(
         None, gt=0, description="cap C of the importance weights between engine and trainer; null: no correction"
     )
-    correction_floor: float = setting(0.0, ge=0, later=True, description="smallest weight of that correction")
+    correction_floor: float = setting(0.0, ge=0, description="smallest weight of that correction")
     correction_grain: Grain = setting(
         "token",
-        later=True,
         description="ratios that are the weights: token, of each token; sequence, their product over the response; "
         "geometric, their geometric mean over the response; turn, over the turn",
     )
     correction_outside: Literal["truncate", "mask"] = setting(
         "truncate",
-        later=True,
         description="truncate: weights are bounded by floor and cap; mask: weights outside of these are 0",
     )
 
     rejection_high: float | None = setting(
         None,
-        later=True,
         gt=0,
         description="tokens whose rejection_measure is above this have weight 0, in addition to any correction; null: "
         "no rejection",
     )
-    rejection_low: float = setting(
-        0.0, later=True, ge=0, description="tokens whose rejection_measure is below this have weight 0"
-    )
+    rejection_low: float = setting(0.0, ge=0, description="tokens whose rejection_measure is below this have weight 0")
     rejection_grain: Grain = setting(
-        "token", later=True, description="tokens that are measured and rejected together, as in correction_grain"
+        "token", description="tokens that are measured and rejected together, as in correction_grain"
     )
     rejection_measure: Literal["ratio", "binary_kl"] = setting(
         "ratio",
-        later=True,
         description="difference between trainer and engine. ratio: π_old/μ; binary_kl: the larger of KL(π_old ‖ μ) and "
         "KL(μ ‖ π_old), of the sampled token against all others",
     )
@@ -132,7 +126,7 @@ class Method(Settings):
 
     name: str
     label: str = setting(
-        "", later=True, description="its name in figures and tables, such as `TEPO, full KL`; default: from its key"
+        "", description="its name in figures and tables, such as `TEPO, full KL`; default: from its key"
     )
     summary: str = setting("", description="one line for lists")
     source: str = setting("", description="paper or other origin")
@@ -149,7 +143,6 @@ class Method(Settings):
     mtp_heads: MtpHeads = setting(MtpHeads(), description="prediction heads, for a block ratio with future: mtp_heads")
     off_policy_bound: float | None = setting(
         None,
-        later=True,
         ge=0,
         description="δ of the off-policy sequence mask: responses with a negative advantage whose tokens have become "
         "less likely by more than this on average, in nats, are masked; null: no mask",
@@ -157,7 +150,6 @@ class Method(Settings):
 
     anchor: Anchor = setting(
         "old",
-        later=True,
         description="policy in the denominator of the ratio. old: the trainer's policy before the step's updates; "
         "rollout: the engine that sampled, so that the ratio also corrects for the engine (verl's bypass mode); "
         "loglinear: a policy between the engine and the current policy by the age of the rollouts (A-3PO), whose ratio "

@@ -55,11 +55,11 @@ class Kl(Penalty):
         description="how falling entropy is detected: from measured entropies or from the token's covariance; auto: "
         "measured where the trainer gives entropies",
     )
-    estimator: Literal["k1", "k2", "k3"] = setting("k3", later=True, description="estimator of the KL divergence")
+    estimator: Literal["k1", "k2", "k3"] = setting("k3", description="estimator of the KL divergence")
     place: Literal["loss", "reward"] = setting(
-        "loss", later=True, description="loss: gradient of the estimator; reward: policy gradient of a lower reward"
+        "loss", description="loss: gradient of the estimator; reward: policy gradient of a lower reward"
     )
-    times_ratio: bool = setting(False, later=True, description="true: multiplied by the token's ratio π_θ/π_old")
+    times_ratio: bool = setting(False, description="true: multiplied by the token's ratio π_θ/π_old")
 
     def __call__(self, batch: TokenBatch) -> Tensor:
         reference_log_probs = batch.ref_log_probs if self.reference == "initial" else batch.old_log_probs

@@ -91,7 +91,6 @@ class PrefixRatio(Ratio):
     name: Literal["prefix"] = "prefix"
     gradient: Literal["all", "own"] = setting(
         "all",
-        later=True,
         description="all: the gradient flows through all tokens of the prefix; own: the product is a constant weight "
         "of the token's gradient",
     )
@@ -167,7 +166,6 @@ class Block(Ratio):
     )
     edges: Literal["as_published", "normalised"] = setting(
         "as_published",
-        later=True,
         description="normalised: each token's gradient is divided by its weight over all blocks, which is not 1 at the "
         "response's ends",
     )

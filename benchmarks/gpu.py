@@ -204,8 +204,7 @@ def made_up(work: Work, vocabulary: int) -> Rollouts:
         for _ in prompts
     ]
     rewards = torch.tensor([[float(draw.random() < 0.5) for _ in range(work.group)] for _ in prompts])
-    calls: list[list[list[float]]] = [[[]] * work.group for _ in prompts]
-    return Rollouts(prompts, groups, rewards, rewards, calls, len(prompts), 0, 0.5, work.prompts * work.tokens)
+    return Rollouts(prompts, groups, rewards, rewards, len(prompts), 0, 0.5, work.prompts * work.tokens)
 
 
 @contextmanager

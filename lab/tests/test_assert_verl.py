@@ -10,13 +10,12 @@ import pytest
 from policygrain.errors import UserError
 from policygrain.integrations.options import EXPORTED
 from policygrain.paths import DataFolder
-from policygrain.study import load_study
 from policygrain.study.runs import run_matrix
-from policygrain.trainers.verl_config import CPU_ENVIRONMENT, verl_python
+from policygrain.trainers.verl_config import verl_python
 from policygrain.trainers.verl_export import export
 from policygrain_lab.conformance.verl import assert_verl
-from tests.conftest import ROOT
 from tests.support.small import small_study
+from tests.support.verl_on_cpu import ENVIRONMENT, SETTINGS
 
 pytestmark = [pytest.mark.verl, pytest.mark.needs("verl")]
 ACTOR = "actor_rollout_ref.actor"
@@ -31,11 +30,10 @@ def python() -> str:
 def arguments(made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The command line of a run with verl's own loss, in micro-batches."""
     data, start = made
-    on_cpu = load_study(ROOT / "lab" / "research" / "studies" / "engines-verl.yaml").training.verl
-    training: dict[str, Any] = {"trainer": "verl", "verl": on_cpu, "prompts_per_step": 16, "micro_batch_tokens": 400}
+    training: dict[str, Any] = {"trainer": "verl", "verl": SETTINGS, "prompts_per_step": 16, "micro_batch_tokens": 400}
     study = small_study(training=training, model={"start": str(start)})
     export(study, next(iter(run_matrix(study).arms.values())), 0, DataFolder(data), tmp_path / "run", 1)
-    for name, value in (CPU_ENVIRONMENT | {"HYDRA_FULL_ERROR": "1", EXPORTED: str(tmp_path / "run")}).items():
+    for name, value in (ENVIRONMENT | {"HYDRA_FULL_ERROR": "1", EXPORTED: str(tmp_path / "run")}).items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     of_loss = ["policy_loss.loss_mode=vanilla", "clip_ratio_low=0.2", "clip_ratio_high=0.28"]

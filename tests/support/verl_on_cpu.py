@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {
-    "VERL_USE_EXTERNAL_MODULES": "verl_cpu",
-    "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1] / "src")]),
+    "VERL_USE_EXTERNAL_MODULES": "tests.support.verl_cpu",
+    "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")]),
     "VERL_PLATFORM": "cpu",
     "VERL_ENGINE_DEVICE": "cuda",  # the name under which its training engines are registered; they ask the platform
     "RAY_worker_niceness": "0",  # Ray would add 15 to this process's

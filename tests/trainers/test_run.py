@@ -12,6 +12,7 @@ import pytest
 
 from policygrain.errors import Stopped, UserError
 from policygrain.evaluate.evaluation import evaluate
+from policygrain.files import _HOST
 from policygrain.paths import DataFolder, RunFolder, StudyFolder
 from policygrain.results import run_config, run_metrics, run_summary
 from policygrain.study import Study
@@ -82,14 +83,6 @@ def test_an_ended_run_is_left_and_each_superseded_one_keeps_its_products_in_a_fo
     assert_same_end(asides[f"superseded-{a}-1"], asides[f"superseded-{a}-2"])
 
 
-def test_summary_and_metrics_agree(fresh: Path) -> None:
-    last, final = run_metrics(RunFolder(fresh))[-1], run_summary(RunFolder(fresh)).final
-    assert final.validation_accuracy == last["validation_accuracy"]
-    totals = (last["total_updates"], last["total_tokens"], last["total_samples"])
-    assert (final.updates, final.tokens, final.samples) == totals
-    assert (final.steps, final.updates, final.samples) == (4, 4 * 3, 4 * 4 * 4)
-
-
 class Killed(BaseException):
     """What no handler of errors catches."""
 
@@ -156,16 +149,28 @@ def test_without_a_readable_run_json_no_other_summary_counts(
     assert products(aside) == before
 
 
+def leave_behind(run: Path) -> None:
+    """What writers that were killed leave in the folder of a run."""
+    gone = 2**22 + 1  # above the largest process id
+    for name in ("run.json", "summary.json", "metrics.jsonl", "timings.jsonl"):
+        (run / f".{name}.{_HOST}.{gone}.tmp").write_text("half")
+    for folder in (".model", ".model.old", "checkpoints/.step00002"):
+        (run / folder).mkdir()
+        (run / folder / "another.safetensors").write_text("half")
+
+
 def test_how_a_run_is_held_and_saved_may_change_in_its_middle(made: tuple[Path, Path], tmp_path: Path) -> None:
     """After a failure for lack of memory, say: with smaller micro-batches the run continues where it was."""
     whole = run_metrics(RunFolder(train_small(A, tmp_path / "whole", *made)))
     run = tmp_path / "run"
     with pytest.raises(Stopped):
         train_small(A, run, *made, stop=Stop(deadline=0.0))
+    leave_behind(run)
     held = {"micro_batch_tokens": 60, "kv_gib": 0.5, "checkpoint_every": 3}
     held |= {"max_mismatch": 0.1, "activation_checkpointing": True}
     rows = run_metrics(RunFolder(train_small(small_study(training=held), run, *made)))
-    assert not list(run.glob("superseded-*"))
+    assert not list(run.glob("superseded-*")) and not list(run.rglob(".*"))
+    assert not (run / "model" / "another.safetensors").exists()
     assert rows[0] == whole[0] and rows[-1]["total_tokens"] == whole[-1]["total_tokens"]
     for row, expected in zip(rows[:-1], whole[:-1], strict=True):
         assert row["loss"] == pytest.approx(expected["loss"], rel=1e-3, abs=1e-5)
@@ -182,18 +187,18 @@ def undeleted(made: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory)
         return train_small(B, tmp_path_factory.mktemp("undeleted") / "run", *made)
 
 
-def test_checkpoints_are_removed_when_a_run_has_ended(
+def test_an_ended_run_has_a_summary_that_agrees_with_its_metrics_and_no_checkpoints(
     made: tuple[Path, Path], fresh: Path, undeleted: Path, tmp_path: Path
 ) -> None:
-    def checkpoints(run: Path) -> list[str]:
-        return sorted(path.name for path in (run / "checkpoints").iterdir())
-
-    assert checkpoints(fresh) == []
+    last, final = run_metrics(RunFolder(fresh))[-1], run_summary(RunFolder(fresh)).final
+    assert final.validation_accuracy == last["validation_accuracy"] and final.tokens == last["total_tokens"]
+    assert (final.updates, final.samples) == (last["total_updates"], last["total_samples"]) == (4 * 3, 4 * 4 * 4)
+    assert not list((fresh / "checkpoints").iterdir())
     run = Path(shutil.copytree(undeleted, tmp_path / "run"))
-    assert checkpoints(run) == ["step00002", "step00003"]
-    assert_same_end(run, fresh)
+    assert {path.name for path in (run / "checkpoints").iterdir()} == {"step00002", "step00003"}
     train_small(B, run, *made)
-    assert checkpoints(run) == []
+    assert_same_end(run, fresh)
+    assert not list((run / "checkpoints").iterdir())
 
 
 DAMAGE: dict[str, Callable[[Path], object]] = {
@@ -205,16 +210,10 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("how", DAMAGE)
 def test_a_damaged_final_model_is_trained_again_from_a_checkpoint_that_was_kept(
-    how: str,
-    made: tuple[Path, Path],
-    fresh: Path,
-    undeleted: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    how: str, made: tuple[Path, Path], fresh: Path, undeleted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = Path(shutil.copytree(undeleted, tmp_path / "run"))
+    run, update, calls = Path(shutil.copytree(undeleted, tmp_path / "run")), loop.update, []
     DAMAGE[how](run / "model")
-    update, calls = loop.update, []
 
     def dying(*arguments: object) -> dict[str, float]:
         calls.append(1)
@@ -229,8 +228,7 @@ def test_a_damaged_final_model_is_trained_again_from_a_checkpoint_that_was_kept(
     train_small(B, run, *made)
     assert len(calls) == 1 + 3, "the last step alone, of three updates"
     assert_same_end(run, fresh)
-    assert snapshot(run / "model") == snapshot(fresh / "model")
-    assert not list(run.glob("superseded-*"))
+    assert snapshot(run / "model") == snapshot(fresh / "model") and not list(run.glob("superseded-*"))
 
 
 def test_a_damaged_final_model_is_not_evaluated(made: tuple[Path, Path], fresh: Path, tmp_path: Path) -> None:
@@ -244,26 +242,6 @@ def test_a_damaged_final_model_is_not_evaluated(made: tuple[Path, Path], fresh: 
     with pytest.raises(UserError, match=message):
         evaluate(B, {"grpo/seed0": run.model}, DataFolder(made[0]), results)
     assert not results.evaluation("grpo/seed0").path.exists()
-
-
-def test_temporary_files_of_killed_writers_are_removed_by_the_next_run(made: tuple[Path, Path], tmp_path: Path) -> None:
-    from policygrain.files import _HOST
-
-    run = tmp_path / "run"
-    with pytest.raises(Stopped):
-        train_small(A, run, *made, stop=Stop(deadline=0.0))
-    gone = 2**22 + 1  # above the largest process id
-    written = ("run.json", "summary.json", "metrics.jsonl", "timings.jsonl")
-    left = [(run / name).with_name(f".{Path(name).name}.{_HOST}.{gone}.tmp") for name in written]
-    for path in left:
-        path.write_text("half")
-    for folder in (".model", ".model.old"):
-        (run / folder).mkdir()
-        (run / folder / "another.safetensors").write_text("half")
-    (run / "checkpoints" / ".step00002").mkdir()
-    train_small(A, run, *made)
-    assert [path.name for path in run.rglob(".*")] == []
-    assert not (run / "model" / "another.safetensors").exists()
 
 
 def test_a_model_folder_that_cannot_be_read_is_one_message(made: tuple[Path, Path], tmp_path: Path) -> None:

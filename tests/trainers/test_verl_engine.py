@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from policygrain.paths import RunFolder
 from policygrain.results import run_metrics, run_summary
 from policygrain.study import Study
 from policygrain.train.stopping import Stop
-from policygrain.trainers.launch import processes
+from policygrain.trainers.launch import launcher, processes
 from policygrain.trainers.verl_config import PYTHON
 from policygrain.trainers.verl_run import on_several_nodes
 
@@ -68,91 +69,81 @@ newest.write_text("4")
 """
 
 
+@dataclass
+class Verl:
+    """Trains in ``run`` with the program in place of verl; ``pid`` is the file in which it writes its process id."""
+
+    run: Path
+    made: tuple[Path, Path]
+    pid: Path
+
+    def train(self, what: str, stop: Stop | None = None, **training: object) -> RunFolder:
+        os.environ["WHAT"] = what
+        return RunFolder(train_small(study(**training), self.run, *self.made, stop=stop))
+
+
 @pytest.fixture
-def verl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file in which the program writes its process id."""
+def verl(tmp_path: Path, made: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Verl:
     program, pid = tmp_path / "python", tmp_path / "pid"
     program.write_text(PROGRAM.format(python=sys.executable))
     program.chmod(0o755)
-    monkeypatch.setenv(PYTHON, str(program))
-    monkeypatch.setenv("PID_FILE", str(pid))
+    for name, value in {PYTHON: str(program), "PID_FILE": str(pid), "WHAT": ""}.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr("policygrain.trainers.verl_run.POLL_SECONDS", 0.05)
-    return pid
+    return Verl(tmp_path / "run", made, pid)
 
 
 def study(**training: object) -> Study:
     return small_study(training={"trainer": "verl", "verl": {"trainer": {"device": "cpu"}}, **training})
 
 
-def test_a_killed_attempt_is_resumed_and_its_log_is_continued(
-    verl: Path, made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = tmp_path / "run"
-    monkeypatch.setenv("WHAT", "killed after 3")
+def test_a_killed_attempt_is_resumed_and_its_log_is_continued(verl: Verl) -> None:
     with pytest.raises(UserError, match=r"exit code -9; the same command resumes from verl's checkpoint of step 2"):
-        train_small(study(), run, *made)
-    status = run_status(RunFolder(run))
+        verl.train("killed after 3")
+    status = run_status(RunFolder(verl.run))
     assert status is not None and status.status == "FAILED"
-    monkeypatch.setenv("WHAT", "ends")
-    train_small(study(), run, *made)
-    rows = run_metrics(RunFolder(run))
+    config = verl.run / "verl" / "verl.yaml"
+    exported = config.read_text()
+    config.write_text(exported.replace("lr: ", "lr: 1"))
+    with pytest.raises(UserError, match=r"verl\.yaml: was changed after the export"):
+        verl.train("ends")
+    config.write_text(exported)
+    run = verl.train("ends")
+    rows = run_metrics(run)
     assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
     # Steps 1 and 2 are of the first attempt; the second one validated at step 2, and made step 3 again.
     assert [row["learning_rate"] for row in rows[:-1]] == [len("killed after 3")] * 2 + [len("ends")] * 2
     assert [row["validation_accuracy"] for row in rows] == [0.0, 0.1, 0.2, 0.3, 0.4]
-    summary, record = run_summary(RunFolder(run)), (run / "summary.json").read_bytes()
+    summary, record = run_summary(run), run.summary.read_bytes()
     assert (summary.environment.engine, summary.final.steps, summary.final.validation_accuracy) == ("verl", 4, 0.4)
-    monkeypatch.setenv("WHAT", "no checkpoint")
-    train_small(study(), run, *made)  # it has ended: verl is not started
-    assert (run / "summary.json").read_bytes() == record
+    verl.train("no checkpoint")  # it has ended: verl is not started
+    assert run.summary.read_bytes() == record
 
 
-def test_a_run_that_died_without_a_checkpoint_says_so(
-    verl: Path, made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WHAT", "no checkpoint")
+def test_a_run_that_died_without_a_checkpoint_says_so(verl: Verl) -> None:
     with pytest.raises(UserError, match="no checkpoint, so the same command starts from the beginning") as raised:
-        train_small(study(), tmp_path / "run", *made)
+        verl.train("no checkpoint")
     assert str(raised.value).endswith("the GPU is lost")
 
 
-def test_verl_is_ended_at_the_time_limit(
-    verl: Path, made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WHAT", "waits after 2")
-    newest = tmp_path / "run" / "verl" / "checkpoints" / "latest_checkpointed_iteration.txt"
+def test_verl_is_ended_at_the_time_limit(verl: Verl) -> None:
+    newest = verl.run / "verl" / "checkpoints" / "latest_checkpointed_iteration.txt"
 
     class WhenSaved(Stop):
         def after_step(self, seconds: float) -> str | None:
             return "SIGTERM" if newest.exists() else None
 
     with pytest.raises(Stopped, match="stopped by SIGTERM; the same command resumes from verl's checkpoint of step 2"):
-        train_small(study(), tmp_path / "run", *made, stop=WhenSaved())
+        verl.train("waits after 2", stop=WhenSaved())
     with pytest.raises(ProcessLookupError):
-        os.kill(int(verl.read_text()), 0)
+        os.kill(int(verl.pid.read_text()), 0)
 
 
-def test_a_changed_folder_is_not_trained(
-    verl: Path, made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WHAT", "killed after 3")
-    with pytest.raises(UserError):
-        train_small(study(), tmp_path / "run", *made)
-    config = tmp_path / "run" / "verl" / "verl.yaml"
-    config.write_text(config.read_text().replace("lr: ", "lr: 1"))
-    with pytest.raises(UserError, match=r"verl\.yaml: was changed after the export"):
-        train_small(study(), tmp_path / "run", *made)
-
-
-def test_without_a_gpu_or_a_device_nothing_is_started(
-    verl: Path, made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_gpu_or_a_device_nothing_is_started(verl: Verl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    with pytest.raises(
-        UserError, match=r"verl trains on GPUs, and none is visible here.*training\.verl\.trainer\.device"
-    ):
-        train_small(study(verl={}), tmp_path / "run", *made)
-    assert not (tmp_path / "run" / "verl").exists() and not verl.exists()
+    with pytest.raises(UserError, match=r"verl trains on GPUs, and none is visible.*training\.verl\.trainer\.device"):
+        verl.train("ends", verl={})
+    assert not (verl.run / "verl").exists() and not verl.pid.exists()
 
 
 STEP = {
@@ -166,7 +157,7 @@ STEP = {
 
 
 def test_on_several_nodes_ray_is_started_and_calls_the_same_command(
-    verl: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    verl: Verl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Replaced(Exception):
         pass
@@ -175,12 +166,16 @@ def test_on_several_nodes_ray_is_started_and_calls_the_same_command(
         raise Replaced(*call)
 
     home = {"HOME": str(tmp_path), "TMPDIR": "/a/long/folder"}
-    for name, value in {**STEP, **home, "SLURM_STEP_NUM_TASKS": "2"}.items():
+    for name, value in {**STEP, **home, "SLURM_STEP_NUM_TASKS": "8"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(os, "execve", execve)
     monkeypatch.setattr(sys, "orig_argv", ["python3", "-m", "policygrain.cli", "train"])
     settings = study(verl={"trainer": {"n_gpus_per_node": 8}}).training
+    several = pytest.raises(UserError, match=r"one of 8 tasks on 2 nodes\. Set `tasks` to the number of nodes")
+    with several, processes(settings):
+        pass
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
     with pytest.raises(Replaced) as replaced, processes(settings):
         pass
     ray, command, variables = replaced.value.args
@@ -201,12 +196,7 @@ def test_on_several_nodes_ray_is_started_and_calls_the_same_command(
     assert changes[-1] == "++ray_kwargs.ray_init.runtime_env.env_vars.EXPORTED='/a/arm+x=1'"
 
 
-def test_several_tasks_per_node_are_refused(verl: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {**STEP, "SLURM_STEP_NUM_TASKS": "8"}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    with (
-        pytest.raises(UserError, match=r"one of 8 tasks on 2 nodes\. Set `tasks` to the number of nodes"),
-        processes(study().training),
-    ):
-        pass
+def test_processes_of_an_mpi_job_are_started_by_its_launcher() -> None:
+    assert launcher({"nodes": 2}) == ""
+    assert "--nodes=2 --ntasks=2 " in launcher({"mpi": "srun", "nodes": 2}), "without a number one per node"
+    assert "--nodes=2 --ntasks=8 " in launcher({"mpi": "srun", "nodes": 2, "tasks_per_node": 4})

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import importlib.util
+import importlib
 import itertools
 import shutil
 import sys
@@ -16,23 +15,23 @@ import pytest
 import torch
 import yaml
 
-from policygrain import TokenBatch, method
 from policygrain.cli import main
 from policygrain.clock import Clock
-from policygrain.errors import UserError
 from policygrain.integrations.options import EXPORTED
+from policygrain.objective import Method
 from policygrain.paths import DataFolder, RunFolder
 from policygrain.provenance import seed_of
 from policygrain.results import run_summary
 from policygrain.study import Study
-from policygrain.study.runs import run_matrix
+from policygrain.study.comparable import different_parts
+from policygrain.study.runs import Arm, run_matrix
 from policygrain.study.schema import Training
+from policygrain.text import flat
 from policygrain.train.rollouts import PromptStream
 from policygrain.train.update import minibatches
 from policygrain.trainers.verl_export import config, differences, export, training_rows
 from policygrain.trainers.verl_results import final_model
 
-from ..support.batches import random_fields
 from ..support.files import load_script, write_lines
 from ..support.scripted import Scripted
 from ..support.small import SMALL, small_study, train_small, write_study
@@ -44,32 +43,40 @@ def study_of(method: str = "tepo_v1", methods: dict[str, Any] | None = None, **t
     settings = {"prompts_per_step": 16, "group": 8, "updates_per_batch": 4, "steps": 40, "temperature": 0.9} | training
     prompt = {"template": "{problem} box it.", "chat": True, "system": "be brief."}
     experiments = {"headline": {"methods": [method]}}
-    return small_study(training=settings, prompt=prompt, experiments=experiments, name="small", methods=methods or {})
+    return small_study(training=settings, prompt=prompt, experiments=experiments, methods=methods or {})
 
 
-def data_in(folder: Path) -> Path:
-    for name in ("train", "validation"):
-        write_lines(folder / f"{name}.jsonl", PROBLEMS)
-    return folder
+def arm_of(study: Study) -> Arm:
+    (arm,) = run_matrix(study).arms.values()
+    return arm
 
 
 def exported(study: Study, folder: Path, start: Path) -> Path:
+    for name in ("train", "validation"):
+        write_lines(folder / "data" / f"{name}.jsonl", PROBLEMS)
     study = study.model_copy(update={"model": study.model.model_copy(update={"start": str(start)})})
-    (arm,) = run_matrix(study).arms.values()
-    export(study, arm, 3, DataFolder(data_in(folder / "data")), folder / "out", gpus=2)
+    export(study, arm_of(study), 3, DataFolder(folder / "data"), folder / "out", gpus=2)
     return folder / "out"
 
 
-def test_passes_and_warmup_are_in_verl_s_units() -> None:
+def test_settings_are_in_verl_s_terms_and_what_differs_is_said() -> None:
     """2 × 4 optimizer steps per batch; verl raises the learning rate once per batch, 3 times for 20 optimizer steps."""
-    study = study_of(epochs=2, warmup_updates=20)
-    (arm,) = run_matrix(study).arms.values()
-    actor = config(study, arm, seed=0, longest=9, gpus=1)["actor_rollout_ref"]["actor"]
+
+    def written(study: Study) -> tuple[dict[str, Any], str]:
+        arm = arm_of(study)
+        said = " ".join(differences(arm.method(study), arm.training(study)))
+        return config(study, arm, seed=0, longest=9, gpus=1), said
+
+    found, said = written(study_of(epochs=2, warmup_updates=20))
+    actor, model = found["actor_rollout_ref"]["actor"], found["actor_rollout_ref"]["model"]
     assert (actor["ppo_epochs"], actor["ppo_mini_batch_size"], actor["optim"]["lr_warmup_steps"]) == (2, 4, 3)
-    said = differences(arm.method(study), arm.training(study))
-    assert sum("pass" in one or "warmup" in one for one in said) == 2
-    plain = study_of()
-    assert not any("pass over" in one or "warmup" in one for one in differences(arm.method(plain), plain.training))
+    assert "each pass over" in said and "during warmup" in said and "not paired" in said, "its sampling is dynamic"
+    assert found["algorithm"]["norm_adv_by_std_in_grpo"] and "external_lib" not in model
+    plain, said = written(study_of("dr_grpo"))
+    assert not any(words in said for words in ("pass over", "warmup", "not paired"))
+    assert not plain["algorithm"]["norm_adv_by_std_in_grpo"]
+    by_prompt = written(study_of("gepo"))[0]["actor_rollout_ref"]["model"]
+    assert by_prompt["external_lib"] == "policygrain.integrations.verl_groups", "of which workers know prompts"
 
 
 def test_the_folder_has_problems_with_messages_and_a_reward_that_grades(chat_start: Path, tmp_path: Path) -> None:
@@ -132,43 +139,11 @@ def test_verl_reads_the_configuration_by_its_own_classes(
     algorithm: Any = omega_conf_to_dataclass(found.algorithm)
     assert algorithm.adv_estimator == "grpo" and algorithm.filter_groups.enable
     assert found.trainer.total_training_steps == 40 and found.data.train_batch_size == 16
-    # Nothing that verl does not know: every key is one of its own.
-    own = yaml.safe_load(
-        (Path(sys.modules["verl"].__path__[0]) / "trainer/config/_generated_ppo_trainer.yaml").read_text()
-    )
-    written = {
-        k: v for k, v in yaml.safe_load((out / "verl.yaml").read_text()).items() if k not in ("hydra", "defaults")
-    }
-    own["actor_rollout_ref"]["actor"]["fsdp_config"]["mixed_precision"] = None  # a field of its class, not in the file
-    assert not _unknown(written, own)
-
-
-def _unknown(written: dict[str, Any], own: dict[str, Any], place: str = "") -> list[str]:
-    found = []
-    for key, value in written.items():
-        if key not in own:
-            found.append(f"{place}{key}")
-        elif isinstance(value, dict) and isinstance(own[key], dict):
-            found += _unknown(value, own[key], f"{place}{key}.")
-    return found
-
-
-def test_a_method_that_reads_prompts_has_verls_worker_that_knows_them() -> None:
-    def model(name: str) -> dict[str, Any]:
-        study = study_of(name)
-        arm = next(iter(run_matrix(study).arms.values()))
-        return config(study, arm, 0, 10, 1)["actor_rollout_ref"]["model"]
-
-    assert model("gepo")["external_lib"] == "policygrain.integrations.verl_groups"
-    assert "external_lib" not in model("tepo_v1")
-
-
-def test_a_folder_in_which_verl_may_have_trained_is_not_written_again(chat_start: Path, tmp_path: Path) -> None:
-    out = exported(study_of(), tmp_path, chat_start)
-    before = (out / "verl.yaml").read_bytes()
-    with pytest.raises(UserError, match="out: is not empty"):
-        exported(study_of("grpo"), tmp_path, chat_start)
-    assert (out / "verl.yaml").read_bytes() == before
+    # Nothing that verl does not know: every key is one of its own, or below one without keys of its own.
+    of_verl = Path(sys.modules["verl"].__path__[0]) / "trainer/config/_generated_ppo_trainer.yaml"
+    own, written = (flat(yaml.safe_load(path.read_text())) for path in (of_verl, out / "verl.yaml"))
+    known = (*own, "hydra", "defaults", "actor_rollout_ref.actor.fsdp_config.mixed_precision", "trainer.v1.sampler")
+    assert not [key for key in written if not any(key == k or key.startswith(f"{k}.") for k in known)]
 
 
 def test_training_rows_are_what_the_loop_samples_in_the_order_of_its_minibatches() -> None:
@@ -182,22 +157,6 @@ def test_training_rows_are_what_the_loop_samples_in_the_order_of_its_minibatches
         order = torch.cat(minibatches(4, 2, 2, seed_of("minibatches", 3, step)))
         exported = [(int(p.problem), s) for p, seeds in itertools.islice(rows, 4) for s in seeds]
         assert exported == [recorder.asked[step][place] for place in order]
-
-
-def test_what_differs_is_said() -> None:
-    said = {}
-    for name in ("grpo", "tepo_v1"):
-        study = study_of(name)
-        (arm,) = run_matrix(study).arms.values()
-        said[name] = " ".join(differences(arm.method(study), arm.training(study)))
-    assert "not paired" in said["tepo_v1"] and "not paired" not in said["grpo"]
-
-
-def test_the_advantage_of_a_method_is_that_of_verl() -> None:
-    for name, std in (("grpo", True), ("dr_grpo", False)):
-        study = study_of(name)
-        (arm,) = run_matrix(study).arms.values()
-        assert config(study, arm, 0, 100, 1)["algorithm"]["norm_adv_by_std_in_grpo"] is std
 
 
 def test_the_command_writes_the_run_that_train_reads_back(
@@ -242,52 +201,27 @@ OF_STUDIES: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-def register(monkeypatch: pytest.MonkeyPatch) -> Callable[[], dict[str, Any]]:
-    """What the integration registers in a worker of verl: name → loss. Without verl, its registry is a mapping."""
-    try:
-        from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY as registry
-
-        from policygrain.integrations import verl as integration
-    except ImportError:
-        registry = {}
-        for name in ("verl", "verl.trainer", "verl.trainer.ppo", "verl.trainer.ppo.core_algos"):
-            monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-        registering = sys.modules["verl.trainer.ppo.core_algos"]
-        registering.POLICY_LOSS_REGISTRY = {}
-        registering.register_policy_loss = lambda name: functools.partial(registry.__setitem__, name)
-        spec = importlib.util.find_spec("policygrain.integrations.verl")
-        assert spec and spec.loader
-        integration = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(integration)
-
-    def register() -> dict[str, Any]:
-        integration.register()
-        return dict(registry)
-
-    return register
+def registered(monkeypatch: pytest.MonkeyPatch) -> Callable[[], dict[str, Method]]:
+    """What a worker of verl registers: name of a loss → its method. verl itself need not be installed."""
+    registry: dict[str, Method] = {}
+    verl: Any = types.ModuleType("verl")
+    verl.POLICY_LOSS_REGISTRY = {}
+    verl.register_policy_loss = lambda name: lambda loss: registry.__setitem__(name, loss.args[0])
+    for name in ("verl", "verl.trainer", "verl.trainer.ppo", "verl.trainer.ppo.core_algos"):
+        monkeypatch.setitem(sys.modules, name, verl)
+    monkeypatch.delitem(sys.modules, "policygrain.integrations.verl", raising=False)
+    integration = importlib.import_module("policygrain.integrations.verl")
+    monkeypatch.delitem(sys.modules, "policygrain.integrations.verl")
+    return lambda: integration.register() and registry
 
 
 @pytest.mark.parametrize("name", OF_STUDIES)
-def test_the_loss_in_verl_is_the_studys_bit_for_bit(
-    name: str, chat_start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, register: Callable[[], dict[str, Any]]
+def test_a_worker_of_verl_trains_with_the_method_of_the_study(
+    name: str, chat_start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registered: Callable[[], Any]
 ) -> None:
     study = study_of(name, OF_STUDIES)
     out = exported(study, tmp_path, chat_start)
     mode = yaml.safe_load((out / "verl.yaml").read_text())["actor_rollout_ref"]["actor"]["policy_loss"]["loss_mode"]
-    assert mode not in register(), "a worker without the folder must not train with a preset of the same name"
+    assert mode not in registered(), "a worker without the folder must not train with a preset of the same name"
     monkeypatch.setenv(EXPORTED, str(out.rename(tmp_path / "moved")))
-    loss = register()[mode]
-    (arm,) = run_matrix(study).arms.values()
-    wanted = arm.method(study)
-    fields = {key: value for key, value in random_fields([7, 3, 1, 5], 0, 0.3).items() if "entropy" not in key}
-    known = {key: value for key, value in fields.items() if key != "max_length"}
-    ours = known | {"log_probs": fields["log_probs"].clone().requires_grad_()}
-    expected = wanted.loss(TokenBatch(**ours)).loss
-    theirs = fields["log_probs"].clone().requires_grad_()
-    advantages, mask = fields["advantages"].unsqueeze(1).expand_as(theirs), fields["mask"].bool()
-    found, _ = loss(fields["old_log_probs"], theirs, advantages, mask)
-    gradients = (torch.autograd.grad(found, theirs)[0], torch.autograd.grad(expected, ours["log_probs"])[0])
-    assert torch.equal(found, expected) and torch.equal(*gradients)
-    if OF_STUDIES[name]:  # which the preset's clip would not give
-        preset = method("dapo" if name == "dapo" else "gspo")
-        assert not torch.equal(preset.loss(TokenBatch(**known)).loss, expected)
+    assert different_parts(registered()[mode], arm_of(study).method(study)) == []

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from policygrain.data.problem import read_problems
 from policygrain.errors import UserError
 from policygrain.paths import RunFolder
 from policygrain.results import run_metrics, run_timings
@@ -21,39 +21,26 @@ from ..support.files import write_lines
 from ..support.small import SMALL, small_study
 
 STEPS, RIGHT = 4, 6  # right responses of the 16 of a step
-SETTINGS = small_study().training
+SETTINGS, MOST = small_study().training, SMALL["training"]["max_tokens"]
 
 
 def metrics_of_verl(step: int) -> dict[str, float]:
     """What verl's `fit` logs at a step, by its own names (checked against verl below)."""
     found = {theirs: 0.5 for theirs in [*METRICS.values(), *TIMINGS.values()] if "filter_groups" not in theirs}
     found |= {"actor/entropy": 1.0 - 0.1 * step, "response_length/mean": 10.0, "critic/score/mean": RIGHT / 16}
-    found |= {"actor/policygrain/clip_fraction_low": 0.01, "perf/throughput": 900.0, "training/global_step": step}
+    found |= {"actor/policygrain/clip_fraction_low": 0.01, "training/global_step": step}
     return found | ({"val-core/small/reward/mean@1": 0.4} if step % 2 == 0 else {})
-
-
-def dump(folder: Path, step: int, data: Path) -> None:
-    """The file that verl writes of a step's samples: a group of four to each of four prompts."""
-    rows = []
-    for i, problem in enumerate(read_problems(data / "train.jsonl")[:4]):
-        for sample in range(4):
-            right = 4 * i + sample < RIGHT
-            answer = problem.answer if right else "-1"
-            row = {"input": f"user {problem.problem}", "output": rf"\boxed{{{answer}}}", "gts": problem.answer}
-            rows.append(row | {"score": float(right), "step": step, "uid": f"{i}_{sample}_0"})
-    write_lines(folder / f"{step}.jsonl", rows)
 
 
 @pytest.fixture
 def verl(made: tuple[Path, Path], tmp_path: Path) -> Path:
-    """A folder in which verl has trained."""
-    folder = tmp_path / "verl"
+    """A folder in which verl has trained: texts of four lengths, by a tokenizer of characters."""
+    folder, lengths = tmp_path / "verl", (MOST + 3, MOST, MOST - 1, 1)
     lines = [{"step": 0, "data": {"val-core/small/reward/mean@1": 0.2}}]
-    lines += [{"step": step, "data": metrics_of_verl(step)} for step in range(1, STEPS + 1)]
-    for step in range(1, STEPS + 1):
-        dump(folder / "rollouts", step, made[0])
-    dump(folder / "validations", STEPS, made[0])
-    write_lines(folder / "metrics.jsonl", lines)
+    write_lines(folder / "metrics.jsonl", [*lines, *({"step": s, "data": metrics_of_verl(s)} for s in (1, 2, 3, 4))])
+    for name in ("rollouts/1", "rollouts/2", "rollouts/3", "rollouts/4", "validations/4"):
+        rows = [{"output": "7" * lengths[i % 4], "score": float(i < RIGHT)} for i in range(16)]
+        write_lines(folder / f"{name}.jsonl", rows)
     shutil.copytree(made[1], final_model(folder, STEPS))
     return folder
 
@@ -70,19 +57,8 @@ def test_a_run_of_verl_has_the_records_of_a_run(verl: Path, tmp_path: Path) -> N
     assert run_timings(run)[-1]["total_seconds"] == 4 * 0.5
     assert (final.updates, final.steps, final.validation_accuracy) == (8, 4, 0.4)
     assert (run.model / "model.safetensors").exists()
-
-
-def test_lengths_count_the_end_of_a_response(verl: Path, tmp_path: Path) -> None:
-    """Which verl's texts lack; its share of truncated responses is of those as long as the longest of their batch."""
-    most = SMALL["training"]["max_tokens"]
-    outputs = ["7" * (most + 3), "7" * most, "7" * (most - 1), "7"]
-    for path in (verl / "rollouts" / "2.jsonl", verl / "validations" / f"{STEPS}.jsonl"):
-        rows = [json.loads(line) for line in path.read_text().splitlines()]
-        write_lines(path, [r | {"output": outputs[i % 4]} for i, r in enumerate(rows)])
-    run = RunFolder(tmp_path / "run")
-    final, _ = read_back(verl, SETTINGS, False, run)
-    assert run_metrics(run)[1]["truncated_share"] == 0.5
-    assert final.validation_length == (most + most + most + 2) / 4
+    # verl's texts lack the end of a response; its share of truncated ones is of those as long as the longest.
+    assert rows[1]["truncated_share"] == 0.5 and final.validation_length == (3 * MOST + 2) / 4
 
 
 def test_the_logs_of_two_attempts_are_one_log(verl: Path, tmp_path: Path) -> None:
@@ -104,38 +80,30 @@ def test_with_dynamic_sampling_the_accuracy_before_it_is_unknown() -> None:
     assert (row["total_samples"], row["total_tokens"]) == (16 + 3 * 4, 280), "those of dropped groups included"
 
 
-def spoil(folder: Path, what: str) -> None:
-    log = folder / "metrics.jsonl"
-    lines = log.read_text().splitlines(keepends=True)
-    if what == "not ended":
-        log.write_text("".join(lines[:-1]))
-    elif what == "truncated":
-        log.write_text("".join(lines)[:-20])
-    elif what == "no log":
-        log.unlink()
-    elif what == "shards":
-        (final_model(folder, STEPS) / "model.safetensors").unlink()
-    elif what == "no validation":
-        log.write_text("".join(lines).replace("val-core", "val-aux"))
-    else:
-        (folder / "rollouts" / "3.jsonl").write_text('{"prompt": 1}\n')
+def edited(change: Callable[[str], str]) -> Callable[[Path], object]:
+    """A function that changes the log."""
+    return lambda folder: (folder / "metrics.jsonl").write_text(change((folder / "metrics.jsonl").read_text()))
 
 
 @pytest.mark.parametrize(
-    ("what", "message"),
+    ("spoil", "message"),
     [
-        ("not ended", r"lack 1 of 4 steps \(4\)\. Either verl's run has not ended"),
-        ("truncated", r"lack 1 of 4 steps \(4\)"),
-        ("no log", r"the logs metrics\*\.jsonl lack 4 of 4 steps"),
-        ("shards", r"no model in Hugging Face's format.*verl\.model_merger"),
-        ("no validation", r"no validation after the last step"),
-        ("samples", r"3\.jsonl: expected lines with output and score"),
+        (edited(lambda t: t[: t[:-1].rindex("\n") + 1]), r"lack 1 of 4 steps \(4\)\. Either verl's run has not ended"),
+        (edited(lambda text: text[:-20]), r"lack 1 of 4 steps \(4\)"),
+        (lambda folder: (folder / "metrics.jsonl").unlink(), r"the logs metrics\*\.jsonl lack 4 of 4 steps"),
+        (lambda folder: (final_model(folder, 4) / "model.safetensors").unlink(), r"no model in .*verl\.model_merger"),
+        (edited(lambda text: text.replace("val-core", "val-aux")), r"no validation after the last step"),
+        (
+            lambda folder: (folder / "rollouts" / "3.jsonl").write_text('{"prompt": 1}\n'),
+            r"3\.jsonl: expected lines with output and score",
+        ),
     ],
+    ids=["not ended", "truncated", "no log", "shards", "no validation", "samples"],
 )
 def test_what_is_not_a_whole_run_is_refused_and_nothing_is_written(
-    what: str, message: str, verl: Path, tmp_path: Path
+    spoil: Callable[[Path], object], message: str, verl: Path, tmp_path: Path
 ) -> None:
-    spoil(verl, what)
+    spoil(verl)
     with pytest.raises(UserError, match=message):
         read_back(verl, SETTINGS, False, RunFolder(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
@@ -151,24 +119,16 @@ def test_the_log_has_the_names_that_verl_gives(tmp_path: Path, monkeypatch: pyte
     from verl.utils.tracking import FileLogger
 
     tokens = torch.ones(4, 5)
-    batch = {
-        "token_level_scores": tokens * torch.tensor([[0.2], [0.2], [0.0], [0.0]]),
-        "token_level_rewards": tokens * 0,
-        "advantages": tokens,
-        "returns": tokens,
-        "responses": tokens.long(),
-        "prompts": tokens.long(),
-        "attention_mask": torch.ones(4, 10).long(),
-        "response_mask": tokens,
-    }
+    batch = dict.fromkeys(("token_level_rewards", "advantages", "returns", "response_mask"), tokens)
+    batch |= dict.fromkeys(("responses", "prompts"), tokens.long()) | {"attention_mask": torch.ones(4, 10).long()}
+    batch["token_level_scores"] = tokens * torch.tensor([[0.2], [0.2], [0.0], [0.0]])
     data = compute_data_metrics(DataProto.from_dict(tensors=batch), use_critic=False)
     data |= rename_dict({"policygrain/clip_fraction_low": 0.1, "pg_loss": 0.3, "grad_norm": 1.0, "lr": 1e-6}, "actor/")
     ((source, variables),) = process_validation_metrics(["small"] * 2, ["a", "b"], {"reward": [1.0, 0.0]}).items()
     ((name, value),) = variables["reward"].items()
-    data[f"val-core/{source}/reward/{name}"] = value
     monkeypatch.setenv("VERL_FILE_LOGGER_PATH", str(tmp_path / "metrics.jsonl"))
     logger = FileLogger("small", "grpo")
-    logger.log(data, 1)
+    logger.log(data | {f"val-core/{source}/reward/{name}": value}, 1)
     logger.finish()
     training = Training(prompts_per_step=1, group=4, updates_per_batch=1)
     first, last = metric_rows(read_log([tmp_path / "metrics.jsonl"], 1, tmp_path), training, False, {}, {})
@@ -180,8 +140,7 @@ def test_the_log_has_the_names_that_verl_gives(tmp_path: Path, monkeypatch: pyte
 def test_nan_that_verl_writes_as_null_is_nan(tmp_path: Path) -> None:
     data = {"critic/score/mean": None, "response_length/mean": 8.0, "actor/grad_norm": None}
     (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 1, "data": data}) + "\n")
-    log = read_log([tmp_path / "metrics.jsonl"], 1, tmp_path)
-    row = metric_rows(log, SETTINGS, False, {}, {})[0]
+    row = metric_rows(read_log([tmp_path / "metrics.jsonl"], 1, tmp_path), SETTINGS, False, {}, {})[0]
     assert math.isnan(row["reward_mean"]) and row["response_length_mean"] == 8.0
     with pytest.raises(UserError, match="no number for response_length_mean at step 1"):
         metric_rows({1: {"response_length/mean": math.nan}}, SETTINGS, False, {}, {})

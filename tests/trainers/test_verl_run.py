@@ -21,15 +21,15 @@ from policygrain.results import run_metrics, run_summary
 from policygrain.trainers.launch import launcher
 from policygrain.trainers.verl_config import PYTHON, verl_python
 
-from ..conftest import ROOT
 from ..support import slurm
 from ..support.leftovers import with_in_environment
 from ..support.small import SMALL, write_study
 from ..support.snakemake import TIMEOUT, kill_when, planned, snakemake
+from ..support.verl_on_cpu import ENVIRONMENT, SETTINGS
 
 pytestmark = [pytest.mark.verl, pytest.mark.needs("verl")]
 # A method that reads prompts, by both trainers, with enough responses that some rewards differ in each step.
-TRAINING = {"validate_every": 1, "weight_decay": 0.1, "learning_rate": 1e-3, "prompts_per_step": 16}
+TRAINING = {"verl": SETTINGS, "validate_every": 1, "weight_decay": 0.1, "learning_rate": 1e-3, "prompts_per_step": 16}
 CHANGES = {
     "name": "by-verl",
     "seeds": [0],
@@ -47,7 +47,11 @@ def saved_and_logged_a_step(run: Path) -> bool:
     return newest.exists() and any('"actor/grad_norm"' in log.read_text() for log in logs)
 
 
-def test_the_smoke_study_by_verl_that_is_killed_once(root: Path, tmp_path: Path) -> None:
+def test_the_smoke_study_by_verl_that_is_killed_once(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
     study = write_study(tmp_path / "study.yaml", {"base": str(root / "studies" / "smoke-verl.yaml"), **CHANGES})
     results = StudyFolder(tmp_path / "results" / "by-verl")
     by_verl, by_loop = (results.run(arm, 0) for arm in ("by_prompt", "by_prompt+trainer=policygrain"))
@@ -79,8 +83,8 @@ def _are_paired(by_verl: RunFolder, by_loop: RunFolder) -> None:
 @pytest.mark.needs("slurm with networks")
 def test_two_nodes_train_one_run_and_one_of_them_fails(made: tuple[Path, Path], tmp_path: Path) -> None:
     """Ray of the second node is killed after the first step; the same command goes on from verl's checkpoint."""
-    training = {"trainer": "verl", "verl": {"trainer": {"device": "cpu", "n_gpus_per_node": 1}}, "steps": 2}
-    training |= {"prompts_per_step": 8, "validate_every": 1}
+    on_cpu = {**SETTINGS, "trainer": {"device": "cpu", "n_gpus_per_node": 1}}
+    training = {"trainer": "verl", "verl": on_cpu, "steps": 2, "prompts_per_step": 8, "validate_every": 1}
     config = tmp_path / "study.yaml"
     config.write_text(yaml.safe_dump({**SMALL, "training": {**SMALL["training"], **training}}))
     run = tmp_path / "run"
@@ -90,8 +94,9 @@ def test_two_nodes_train_one_run_and_one_of_them_fails(made: tuple[Path, Path], 
     started = launcher({"mpi": "srun", "nodes": 2, "tasks": 2, "cpus_per_task": 4}) + shlex.join(command)
     log = run / "verl" / "verl.log"
     with slurm.running(apart=True) as cluster:
-        environment = cluster.environment | {
-            "PYTHONPATH": str(ROOT / "src"),
+        environment = {
+            **cluster.environment,
+            **ENVIRONMENT,
             PYTHON: str(verl_python()),
             "RAY_TMPDIR": f"{cluster.folder}/ray",  # of each node
             "GLOO_SOCKET_IFNAME": "eth0",

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 TRAINERS = ("policygrain", "trl", "verl")
 # The release that each trainer was tested with.
 TESTED = {"trl": "1.16", "verl": "0.9"}
-PACKAGES = {"trl": ("trl", "accelerate")}
 
 
 def lacking(trainer: str, study: Study, arm: Arm) -> list[str]:
@@ -136,4 +135,4 @@ def check_installed(trainer: str) -> None:
 
 def trainer_versions(trainer: str) -> dict[str, str]:
     """Installed versions of a trainer's packages."""
-    return {name: version(name) for name in PACKAGES.get(trainer, ())}
+    return {name: version(name) for name in ("trl", "accelerate")} if trainer == "trl" else {}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from .. import digests
 from ..data.golds import check_golds
@@ -68,28 +70,14 @@ def train_run(
     return config.key
 
 
-class Train(Protocol):
-    """A trainer: trains a run from its newest checkpoint, if there is one, to its final model.
+def trainer_of(name: str) -> Callable[..., FinalMetrics]:
+    """The function that trains a run from its newest checkpoint, if there is one, to its final model.
 
-    The caller holds the lock of the run's folder. ``stop`` is checked after each step; if there is a reason to
-    stop, the run is saved and `Stopped` is raised. All ranks of a process group call this with the same arguments.
+    `train(study, arm, seed, *, start, data, run, stop)` is called by all ranks with equal arguments, with the lock of
+    the run's folder. If ``stop`` has a reason to stop after a step, the run is saved and `Stopped` is raised.
     """
-
-    def __call__(
-        self, study: Study, arm: Arm, seed: int, *, start: str, data: DataFolder, run: RunFolder, stop: Stop | None
-    ) -> FinalMetrics:
-        """Train ``arm`` of ``study`` from the model in ``start``, with records and checkpoints in ``run``."""
-        ...
-
-
-def trainer_of(name: str) -> Train:
-    """The trainer that `training.trainer` names."""
-    if name == "trl":
-        from .trl_run import train
-    elif name == "verl":
-        from .verl_run import train
-    else:
-        from ..train.loop import train
+    module = {"policygrain": "..train.loop", "trl": ".trl_run", "verl": ".verl_run"}[name]
+    train: Callable[..., FinalMetrics] = import_module(module, __package__).train
     return train
 
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 PYTHON = "POLICYGRAIN_VERL_PYTHON"
 CONFIG, REWARD = "verl", "reward.py"
 AGENT, AGENT_LOOP = "agent.yaml", {"name": "seeded", "_target_": f"{VERL_PAIRED}.SeededAgentLoop"}
-# `training.compute` → the type of verl's passes; verl computes on GPUs, where `auto` is bfloat16.
-COMPUTE = {"float32": "float32", "bfloat16": "bfloat16", "float16": "float16", "auto": "bfloat16"}
 RECORD, ROLLOUTS, VALIDATIONS = "export.json", "rollouts", "validations"
 # verl always applies a chat template; without `prompt.chat` this one concatenates the messages.
 TEMPLATE, PLAIN = "custom_chat_template", "{% for message in messages %}{{ message['content'] }}{% endfor %}"
@@ -47,7 +45,8 @@ def config(study: Study, arm: Arm, seed: int, longest: int, gpus: int) -> dict[s
     settings, method = arm.training(study), arm.method(study)
     out = f"${{oc.env:{EXPORTED}}}"
     std = method.advantage.name == "grpo"
-    start, compute = study.model.start, COMPUTE[settings.compute]
+    start = study.model.start
+    compute = "bfloat16" if settings.compute == "auto" else settings.compute  # verl computes on GPUs
     path = str(Path(start).resolve()) if Path(start).is_dir() else start
     model = {"path": path, **({} if study.prompt.chat else {TEMPLATE: PLAIN})}
     if method.needs & set(OF_VERL_GROUPS):

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 import shutil
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from ..files import atomic_text, json_lines, model_folder
@@ -46,20 +46,11 @@ TIMINGS = {
     "seconds/synchronise": "timing_s/update_weights",
     "seconds/validate": "timing_s/testing",
     "seconds/total": "timing_s/step",
+    "tokens_per_second": "perf/throughput",
 }
 AGAIN = "It is the log of verl's file logger (VERL_FILE_LOGGER_PATH)."
 
-
-class _Sample(NamedTuple):
-    """A graded response."""
-
-    correct: bool
-    tokens: int
-    finished: bool
-
-
-Log = dict[int, dict[str, Any]]
-Samples = Mapping[int, Sequence[_Sample]]  # verl's step → its graded responses
+ByStep = Mapping[int, Mapping[str, Any]]  # verl's step → its numbers
 
 
 def logs_in(folder: Path) -> list[Path]:
@@ -84,11 +75,11 @@ def read_back(folder: Path, settings: Training, dynamic: bool, run: RunFolder) -
             f"{model}: no model in Hugging Face's format. If verl saved only its shards, merge them: python -m "
             "verl.model_merger merge --backend fsdp --local_dir …/global_step_N/actor --target_dir this folder."
         )
-    rollouts, validations = (
-        _read_samples(folder / name, model, settings.max_tokens) for name in (ROLLOUTS, VALIDATIONS)
-    )
+    rollouts, validations = (samples(folder / name, model, settings.max_tokens) for name in (ROLLOUTS, VALIDATIONS))
     rows, timings = metric_rows(log, settings, dynamic, rollouts, validations), timing_rows(log)
-    final = _final(rows, timings)
+    last = rows[-1]
+    if math.isnan(last.get("validation_accuracy", math.nan)):
+        raise UserError("verl's log has no validation after the last step (trainer.test_freq of the exported arm).")
     with model_folder(run.model, again="it reads verl's run again") as into:
         shutil.copytree(model, into)
     atomic_text(run.metrics, "".join(map(line, rows)))
@@ -99,14 +90,7 @@ def read_back(folder: Path, settings: Training, dynamic: bool, run: RunFolder) -
             "verl replaced dropped groups by other groups than the loop, so the run is not paired with one of the "
             "loop; verl logs nothing about dropped groups: `sampled_accuracy` is empty, and `total_tokens` estimated"
         )
-    return final, notes
-
-
-def _final(rows: Sequence[Mapping[str, Any]], timings: Sequence[Mapping[str, Any]]) -> FinalMetrics:
-    last = rows[-1]
-    if math.isnan(last.get("validation_accuracy", math.nan)):
-        raise UserError("verl's log has no validation after the last step (trainer.test_freq of the exported arm).")
-    return FinalMetrics(
+    final = FinalMetrics(
         validation_accuracy=last["validation_accuracy"],
         validation_length=last["validation_length"],
         steps=len(rows) - 1,
@@ -115,38 +99,37 @@ def _final(rows: Sequence[Mapping[str, Any]], timings: Sequence[Mapping[str, Any
         samples=last["total_samples"],
         seconds=timings[-1]["total_seconds"],
     )
+    return final, notes
 
 
-def _read_samples(folder: Path, model: Path, most: int) -> Samples:
-    """Graded responses of each file of `trainer.rollout_data_dir` or `trainer.validation_data_dir`, by verl's step.
-
-    verl's reward is that of the study's grader.
-    """
+def samples(folder: Path, model: Path, most: int) -> dict[int, dict[str, float]]:
+    """Numbers of the responses in each file of `trainer.rollout_data_dir` or `trainer.validation_data_dir`."""
     files = {int(path.stem): path for path in folder.glob("*.jsonl") if path.stem.isdigit()}
-    if not files:
-        return {}
-    tokenizer = load_tokenizer(str(model))
-    steps: dict[int, list[_Sample]] = {}
-    for step, path in sorted(files.items()):
+    tokenizer = load_tokenizer(str(model)) if files else None
+    steps = {}
+    for step, path in files.items():
         rows = [row for _, row in json_lines(path, "It was written by verl.")]
         if not rows or any({"output", "score"} - row.keys() for row in rows):
             raise UserError(f"{path}: expected lines with output and score, as verl 0.9 writes them.")
+        assert tokenizer is not None
         ids = tokenizer([str(row["output"]) for row in rows], add_special_tokens=False).input_ids
-        steps[step] = [
-            # The text lacks the token that ends a response.
-            _Sample(float(row["score"]) > 0.5, min(len(tokens) + 1, most), len(tokens) < most)
-            for row, tokens in zip(rows, ids, strict=True)
-        ]
+        # The text lacks the token that ends a response.
+        steps[step] = {
+            "length": statistics.fmean(min(len(tokens) + 1, most) for tokens in ids),
+            # verl's own share counts the responses that are as long as the longest of their batch.
+            "truncated_share": statistics.fmean(len(tokens) >= most for tokens in ids),
+            "reward_std": statistics.stdev(float(row["score"]) for row in rows) if len(rows) > 1 else math.nan,
+        }
     return steps
 
 
-def read_log(paths: Iterable[Path], steps: int, folder: Path) -> Log:
+def read_log(paths: Iterable[Path], steps: int, folder: Path) -> ByStep:
     """verl's metrics by its step, from 0 (validation of the initial model, if there was one) to ``steps``.
 
     ``paths``: the log of each attempt, in order. If several logs have a step, later values replace earlier ones: a
     resumed run repeats the steps since its checkpoint, and validates at its beginning. UserError if a step is missing.
     """
-    log: Log = {}
+    log: dict[int, dict[str, Any]] = {}
     for path in paths:
         for number, row in json_lines(path, AGAIN, cut_off=[]):  # of an attempt that was killed
             step, data = row.get("step"), row.get("data")
@@ -167,7 +150,7 @@ def read_log(paths: Iterable[Path], steps: int, folder: Path) -> Log:
 
 
 def metric_rows(
-    log: Log, settings: Training, dynamic: bool, rollouts: Samples, validations: Samples
+    log: ByStep, settings: Training, dynamic: bool, rollouts: ByStep, validations: ByStep
 ) -> list[dict[str, Any]]:
     """The rows of `metrics.jsonl`: one per step, and the final validation.
 
@@ -177,18 +160,18 @@ def metric_rows(
     rows: list[dict[str, Any]] = []
     totals = {"total_updates": 0, "total_tokens": 0, "total_samples": 0}
     for step in range(max(log) + 1):
-        row: dict[str, Any] = {"step": step, **_validation(log.get(step, {}), validations.get(step))}
+        row: dict[str, Any] = {"step": step}
+        means = [v for name, v in log.get(step, {}).items() if name.startswith("val-core/") and "/mean@" in name]
+        if means:
+            length = validations.get(step, {}).get("length", math.nan)
+            row |= {"validation_accuracy": float(means[0]), "validation_length": length}
         if step < max(log):
             data = log[step + 1]
             row |= {ours: float(data[theirs]) for ours, theirs in METRICS.items() if theirs in data}
             row |= {n.rpartition("/")[2]: float(v) for n, v in data.items() if n.startswith(PLUGIN)}
             row["accuracy"] = row.get("reward_mean")
             row["sampled_accuracy"] = None if dynamic else row["accuracy"]
-            if samples := rollouts.get(step + 1):
-                # verl's own share counts the responses that are as long as the longest of their batch.
-                row["truncated_share"] = statistics.fmean(not sample.finished for sample in samples)
-                if len(samples) > 1:
-                    row["reward_std"] = statistics.stdev(float(sample.correct) for sample in samples)
+            row |= {name: v for name, v in rollouts.get(step + 1, {}).items() if name != "length" and not math.isnan(v)}
             for name in ("response_length_mean", "groups_dropped"):
                 if math.isnan(row.get(name, 0)):
                     raise UserError(f"verl's log has no number for {name} at step {step + 1} (null), which is counted.")
@@ -200,23 +183,12 @@ def metric_rows(
     return rows
 
 
-def _validation(data: Mapping[str, Any], samples: Sequence[_Sample] | None) -> dict[str, float]:
-    """Accuracy and length of the validation in a log entry; empty if there was none."""
-    means = [value for name, value in data.items() if name.startswith("val-core/") and "/mean@" in name]
-    if not means:
-        return {}
-    length = statistics.fmean(sample.tokens for sample in samples) if samples else math.nan
-    return {"validation_accuracy": float(means[0]), "validation_length": length}
-
-
-def timing_rows(log: Log) -> list[dict[str, Any]]:
+def timing_rows(log: ByStep) -> list[dict[str, Any]]:
     """The rows of `timings.jsonl`."""
     rows: list[dict[str, Any]] = []
     total = 0.0
     for step in range(1, max(log) + 1):
         timings = {ours: float(log[step][theirs]) for ours, theirs in TIMINGS.items() if theirs in log[step]}
         total += timings.get("seconds/total", 0.0)
-        if "perf/throughput" in log[step]:
-            timings["tokens_per_second"] = float(log[step]["perf/throughput"])
         rows.append({"step": step - 1, **timings, "total_seconds": total})
     return rows

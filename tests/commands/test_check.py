@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from policygrain.cli import main
 from policygrain.commands.check import check_study, notes
 from policygrain.errors import UserError
+from policygrain.study import Study
 
+from ..support.files import write_lines
 from ..support.small import SMALL, small_study, write_study
 
 QUESTIONS = [{"id": str(i), "problem": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(5)]
 
 
-@pytest.fixture
-def problems(tmp_path: Path) -> Path:
-    path = tmp_path / "own.jsonl"
-    path.write_text("".join(json.dumps(q) + "\n" for q in QUESTIONS))
-    return path
-
-
-def of_file(problems: Path, **changes: object) -> object:
-    data = {"root": str(problems.parent), "train": ["own.jsonl"], "train_size": 3, "validation_size": 2}
-    return small_study(data=data, model={"start": "tiny", "warm_start": {"steps": 0}}, **changes)
+def of_file(folder: Path, size: int = 3, **changes: Any) -> Study:
+    """A study of five problems in a file."""
+    write_lines(folder / "own.jsonl", QUESTIONS)
+    data = {"root": str(folder), "train": ["own.jsonl"], "train_size": size, "validation_size": 2}
+    return small_study(data=data, model={"tiny": {"vocabulary": 300}, "warm_start": {"steps": 0}}, **changes)
 
 
 @pytest.mark.parametrize(
@@ -74,45 +72,33 @@ def test_settings_that_were_chosen_for_the_same_pretrained_model_are_said(tmp_pa
     assert "other models" not in "".join(notes(small_study(tuned_on=[str(path)])))
 
 
-def test_ids_of_a_benchmark_are_unique(problems: Path) -> None:
+def test_ids_of_a_benchmark_are_unique(tmp_path: Path) -> None:
     """Scores are grouped by them; problems after those that are used do not count."""
-    lines = problems.read_text().splitlines(keepends=True)
-    problems.with_name("twice.jsonl").write_text("".join([*lines[:2], lines[0]]))
-    data = {"root": str(problems.parent), "train": ["own.jsonl"], "train_size": 3, "validation_size": 2}
-    model = {"tiny": {"vocabulary": 300}, "warm_start": {"steps": 0}}
+    write_lines(tmp_path / "twice.jsonl", [*QUESTIONS[:2], QUESTIONS[0]])
 
     def check(size: int | None) -> None:
         benchmarks = [{"name": "a", "source": "twice.jsonl", "size": size}]
-        check_study(small_study(data=data, model=model, evaluation={"benchmarks": benchmarks}))
+        check_study(of_file(tmp_path, evaluation={"benchmarks": benchmarks}))
 
     check(2)
     with pytest.raises(UserError, match="a: 2 problems have the id '0'"):
         check(None)
 
 
-def test_what_is_allowed_and_probably_not_meant_is_said(problems: Path) -> None:
-    evaluation = {"benchmarks": [{"name": "mine", "source": "own.jsonl"}]}
-    study = of_file(problems, evaluation=evaluation)
-    assert notes(study) == [  # type: ignore[arg-type]
-        "evaluation.benchmarks: mine (own.jsonl) is also in data.train: its accuracy does not measure generalisation "
-        "to other problems."
-    ]
-    data = {"root": str(problems.parent), "train": ["own.jsonl"], "train_size": 50, "validation_size": 2}
-    [note] = notes(small_study(data=data, model={"warm_start": {"steps": 0}}))
-    assert "own.jsonl has 5 problems, fewer than train_size + validation_size (52)" in note
-    [note] = notes(small_study(training={"updates_per_batch": 1}))
-    assert "all importance ratios are 1" in note
+def test_what_is_allowed_and_probably_not_meant_is_said(tmp_path: Path) -> None:
+    of_training = {"benchmarks": [{"name": "mine", "source": "own.jsonl"}]}
+    for study, expected in (
+        (of_file(tmp_path, evaluation=of_training), "evaluation.benchmarks: mine (own.jsonl) is also in data.train"),
+        (of_file(tmp_path, size=50), "own.jsonl has 5 problems, fewer than train_size + validation_size (52)"),
+        (small_study(training={"updates_per_batch": 1}), "all importance ratios are 1"),
+    ):
+        [note] = notes(study)
+        assert expected in note
 
 
-def test_prepare_checks_the_study_before_it_writes(problems: Path, tmp_path: Path) -> None:
+def test_prepare_checks_the_study_before_it_writes(tmp_path: Path) -> None:
     """It is the first job of a workflow."""
-    from policygrain.cli import main
-
-    study = tmp_path / "study.yaml"
-    study.write_text(
-        "name: t\ndata: {train: [count]}\nfigures: [grain]\nexperiments: {headline: {methods: [grpo]}}\n"
-        "evaluation: {benchmarks: [{name: count, source: count}]}\n"
-    )
+    study = write_study(tmp_path / "study.yaml", SMALL | {"prompt": {"chat": True}})
     assert main(["prepare", "--config", str(study), "--results", str(tmp_path)]) == 2
     assert not (tmp_path / "data").exists()
     assert main(["check", "--config", str(study)]) == 2

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from policygrain.cli import main
 from policygrain.commands.doctor import options_of, read_profile
@@ -138,20 +139,11 @@ def test_without_slurm_a_login_node_is_suggested(
     assert "there is no sinfo here. Run this on a login node" in capsys.readouterr().err
 
 
-def test_the_executor_says_which_options_it_would_give(check: Check) -> None:
-    check(srun="#!/bin/sh\n")
-    resources = {
-        "slurm_partition": "g",
-        "slurm_account": 7,
-        "gpu_model": "a100",
-        "slurm_extra": "--reservation='my own'",
-    }
-    words = {"--partition=g", "--account=7", "--gpus=a100:1", "--reservation=my own", "--cpus-per-task=1", "--ntasks=1"}
-    assert {*options_of(resources)} == words
-
-
-def test_settings_of_the_executor_are_asked_for(check: Check) -> None:
-    check("slurm-qos: long\nslurm-reservation: mine\nset-resources: {train: {mem: 1GB}}\n", srun="#!/bin/sh\n")
-    for rule, resources in read_profile(Path("profile.yaml")).items():
-        words = options_of(resources)
-        assert {"--qos=long", "--reservation=mine"} <= {*words} and ("1000" in words) == (rule == "train")
+def test_options_are_those_that_the_executor_gives_with_its_settings(check: Check) -> None:
+    resources = {"slurm_partition": "g", "slurm_account": 7, "gpu_model": "a100", "slurm_extra": "--exclude='my node'"}
+    profile = {"slurm-qos": "long", "slurm-reservation": "mine", "set-resources": {"train": resources}}
+    check(yaml.safe_dump(profile), srun="#!/bin/sh\n")
+    words = {rule: set(options_of(read)) for rule, read in read_profile(Path("profile.yaml")).items()}
+    assert words["evaluate"] == {"--qos=long", "--reservation=mine", "--ntasks=1", "--cpus-per-task=1"}
+    own = {"--partition=g", "--account=7", "--gpus=a100:1", "--exclude=my node"}
+    assert words["train"] == words["evaluate"] | own

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,14 +14,11 @@ import pytest
 from policygrain.analysis import contrasts
 from policygrain.analysis.statistics import seeds_to_show, student
 from policygrain.cli import main
-from policygrain.commands.jobs import Jobs
 from policygrain.commands.plan import config_of, constants, estimate, hours_of, parameters, power_text
 from policygrain.errors import UserError
 from policygrain.model import tiny
-from policygrain.paths import StudyFolder
 from policygrain.results import StudyResults
 from policygrain.study import Study
-from policygrain.study.fingerprint import Fingerprints
 from policygrain.study.schema import Model, TinyModel
 
 from ..support.small import small_study
@@ -65,18 +62,11 @@ def test_parameters_by_hand() -> None:
         parameters(shape | {"num_experts": 8})
 
 
-@pytest.mark.parametrize(
-    ("name", "published"),
-    [
-        ("Qwen/Qwen2.5-0.5B", 494_032_768),
-        ("Qwen/Qwen2.5-1.5B", 1_543_714_304),
-        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", 1_777_088_000),
-        ("Qwen/Qwen2.5-7B", 7_615_616_512),
-    ],
-)
-def test_parameters_are_those_on_the_hub_but_for_norms_and_biases(name: str, published: int) -> None:
-    count, _ = parameters(config_of(Model(start=name), constants()["models"]))
-    assert 0.999 * published < count < published
+def test_parameters_are_those_on_the_hub_but_for_norms_and_biases() -> None:
+    known = {"Qwen/Qwen2.5-0.5B": 494_032_768, "Qwen/Qwen2.5-1.5B": 1_543_714_304, "Qwen/Qwen2.5-7B": 7_615_616_512}
+    for name, published in (known | {"deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": 1_777_088_000}).items():
+        count, _ = parameters(config_of(Model(start=name), constants()["models"]))
+        assert 0.999 * published < count < published
 
 
 def test_parameters_of_a_tiny_model_are_those_of_the_built_one(tmp_path: Path) -> None:
@@ -94,11 +84,8 @@ def test_evaluation_costs_the_same_in_jobs_of_its_own_and_after_training() -> No
     plain = small_study(seeds=[0, 1, 2])
     after = plain.model_copy(update={"evaluation": plain.evaluation.model_copy(update={"after_training": True})})
     plans = [estimate(study, "cpu")["rules"] for study in (plain, after)]
-    for study, plan in zip((plain, after), plans, strict=True):
-        jobs = Jobs(study, StudyFolder(Path("t")), Fingerprints(study)).submitted
-        assert {rule: of["jobs"] for rule, of in plan.items() if rule != "all"} == Counter(job.rule for job in jobs)
-        for key in ("jobs", "sampled", "hours"):
-            assert plan["all"][key] == pytest.approx(sum(of[key] for rule, of in plan.items() if rule != "all"))
+    for plan, key in itertools.product(plans, ("jobs", "sampled", "hours")):
+        assert plan["all"][key] == pytest.approx(sum(of[key] for rule, of in plan.items() if rule != "all"))
     assert plans[0]["all"]["sampled"] == pytest.approx(plans[1]["all"]["sampled"])
     assert plans[0]["train"]["sampled"] < plans[1]["train"]["sampled"]
 

@@ -19,7 +19,7 @@ SAID: dict[str, tuple[str, str, str]] = {
     "a check": ("def check(candidate):\n    assert candidate(2) == 4\n    assert candidate(3) == 6", TWICE, ""),
     "no solution": ("assert f(2) == 4\nassert f(3) == 6", "", ""),
     "a function that nobody calls": ("def test_f():\n    assert f(2) == 4", TWICE, "never call `f`. Call it in"),
-    "a module that is not there": ("import no_such\nassert f(2) == 4", TWICE, "its tests fail (line 1: ModuleNotFoundError"),
+    "a module that is not there": ("import no_such\nassert f(2) == 4", TWICE, "fail (line 1: ModuleNotFoundError"),
     "unittest.main": ("import unittest\nunittest.main(argv=['x'])", "", "SystemExit"),
     "no assertion": ("f(2)", TWICE, "only `return None` passes its tests"),
     "allclose": ("import numpy\nassert numpy.allclose(f(2), [4.0])", "def f(x): return [4.0]", "`return []` passes"),

@@ -168,7 +168,9 @@ def test_list_fetch_and_check_on_the_command_line(
     monkeypatch.setenv("POLICYGRAIN_MIRROR", "http://127.0.0.1:1")
     root = ["--root", str(tmp_path)]
     code, said = run("list", *root)
-    assert code == 0 and re.search(r"math500 +benchmark +500 +no +math500\.jsonl +hkust-nlp/simpleRL-reason/cf1c", said)
+    assert code == 0 and re.search(
+        r"math500 +500 +greedy +no +math500\.jsonl +github\.com/hkust-nlp/simpleRL-reason at cf1c7858bfc1", said
+    )
     assert run("fetch", "math500")[1].startswith("policygrain: data fetch: name the folder to download into: --root")
     code, said = run("fetch", "math500", "aime24", *root)
     assert code == 2 and "math500: http" in said and "aime24: http" in said

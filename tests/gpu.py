@@ -61,7 +61,7 @@ def main() -> int:
             "trl": study(folder, "small-trl", "transformers", compute, trainer="trl"),
         }
         model = folder / "results" / "small-engine" / "runs" / "grpo" / "seed0" / "model"
-        rooms = [str(ROOT / "tests" / room) for room in ("model", "train", "trainers", "instruments")]
+        rooms = [str(ROOT / "tests" / room) for room in ("model", "train", "trainers")]
         options = ["--benchmarks", "count", "--size", "8", "--samples", "2", "--temperature", "1", "--max-tokens", "12"]
         options += ["--engine", engine, "--grader", "numeric", "--prompt", "{problem}\n", "--no-chat"]
         options += ["--out", str(folder / "evaluated")]

@@ -22,10 +22,7 @@ from .support.made_up import STEPS, make_up
 
 @pytest.fixture
 def study(in_root: Path) -> Study:
-    """The smoke study, with two pools of rollouts."""
-    smoke = load_study("tests/support/every_stage.yaml")
-    assert smoke.rounds is not None
-    return smoke.model_copy(update={"rounds": smoke.rounds.model_copy(update={"pools": 2})})
+    return load_study("tests/support/every_stage.yaml")
 
 
 @pytest.fixture
@@ -61,10 +58,6 @@ def test_runs_of_other_settings_are_refused_by_the_keys_that_differ(results: Stu
     method = with_changes(results, methods={"tepo": {"clip": {"low": 0.1}}})
     with pytest.raises(UserError, match=r"runs/tepo/seed0: .*\(method differ\)"):
         _ = method.summaries
-    for section in ("estimators", "rounds"):
-        changed = with_changes(results, **{section: {"prompts_per_update": 7}})
-        with pytest.raises(UserError, match=rf"{section} with other settings .*\({section}\.prompts_per_update differ"):
-            getattr(changed, section)
 
 
 def test_runs_with_custom_functions_are_read_where_these_are_missing(results: StudyResults) -> None:
@@ -162,32 +155,6 @@ def test_samples_are_those_of_the_record_and_no_record_is_empty(results: StudyRe
     write_record(folder.record, model_evaluation(folder).model_copy(update={"records": []}))
     with pytest.raises(UserError, match=r"tepo/seed1/evaluation/records\.json: contains no benchmark"):
         _ = StudyResults(results.folder.path).evaluations
-
-
-def test_estimators_and_rounds_by_start_model(results: StudyResults) -> None:
-    """The intervals of an estimator are columns; rounds have the reward before them."""
-    estimators, rounds = results.estimators, results.rounds
-    assert sorted(estimators["seed"].unique()) == sorted(rounds["seed"].unique()) == [0, 1]
-    first = estimators[(estimators["estimator"] == "token") & (estimators["seed"] == 1)].iloc[0]
-    assert (first["cosine"], first["cosine_low"], first["cosine_high"]) == pytest.approx((0.2, 0.19, 0.21))
-    assert (rounds["before"] == 0.3).all() and results.tracking is None
-    last = rounds[(rounds["method"] == "sequence") & (rounds["updates"] == 2) & (rounds["seed"] == 1)]
-    assert last["reward"].tolist() == pytest.approx([0.4 - 0.011] * 2), "two pools"
-    results.folder.rounds(1).unlink()
-    assert StudyResults(results.folder.path).rounds["seed"].unique().tolist() == [0], "as far as they are measured"
-
-
-def test_measurements_without_rows_are_none(results: StudyResults) -> None:
-    """A model that never answers correctly has no gradients to compare."""
-    for seed in (0, 1):
-        for path in (results.folder.estimators(seed), results.folder.rounds(seed)):
-            notes = {"notes": ["its true gradient is 0."]} if path == results.folder.estimators(seed) else {}
-            path.write_text(json.dumps(json.loads(path.read_text()) | {"rows": []} | notes))
-    again = StudyResults(results.folder.path)
-    with pytest.raises(UserError, match=r"estimators were measured, without a row\. its true gradient is 0\."):
-        _ = again.estimators
-    with pytest.raises(UserError, match=r"no rounds have been measured\. Run `snakemake all`"):
-        _ = again.rounds
 
 
 # ---- JSON Lines ------------------------------------------------------------------------------------------------------

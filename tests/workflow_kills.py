@@ -2,7 +2,7 @@
 
     python -m tests.workflow_kills --kills 60 --seed 0 --out benchmarks/workflow_kills.json
 
-The study takes a minute on two cores and has every stage: initial models, training, evaluation, both instruments,
+The study takes a minute on two cores and has every stage: initial models, training, evaluation,
 figures, tables, the report and MLflow. After up to ``EPISODE`` disturbances the same command is run to its end. Prints
 a line per disturbance, and exits with 1 if a record differs or is missing.
 """
@@ -42,8 +42,6 @@ STUDY: dict[str, Any] = {
     "name": "killed",
     "seeds_per_process": 2,
     "training": {"steps": 2, "validate_every": 1},
-    "estimators": {"methods": ["token", "sequence"], "updates": [1], "true_prompts": 40, "starts": 1},
-    "rounds": {"starts": 1},
     "experiments": {"headline": {"methods": ["dapo", "tepo"]}},
     "seeds": [0, 1, 2],
     "evaluation": {"engine": "transformers"},
@@ -158,8 +156,6 @@ class Workflow:
         for name, folder in study.evaluations():
             found[f"{name}, evaluation"] = record(folder.record)
             found[f"{name}, samples"] = digests.of_file(folder.samples)
-        for path in sorted([*self.results.glob("estimators/*.json"), *self.results.glob("rounds/*.json")]):
-            found[f"{path.parent.name}/{path.name}"] = record(path)
         for path in sorted(self.results.glob("data/**/*.json*")):
             found[str(path.relative_to(self.results))] = digests.of_file(path)
         found["done"] = sorted(str(path.relative_to(self.results)) for path in self.results.glob("done/**/*.json"))

@@ -239,17 +239,6 @@ def test_what_is_lacking_is_said_and_what_is_there_is_used(tmp_path: Path) -> No
     assert "held" in found.names
 
 
-def test_a_custom_advantage_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Centred rewards are Dr. GRPO's advantages."""
-    (tmp_path / "centred.py").write_text("def centred(r, weight):\n    return weight * (r - r.mean(1, keepdim=True))\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    custom = {"name": "centred:centred", "weight": 1.0}
-    own = {name: {"base": "grpo", "advantage": part} for name, part in (("own", custom), ("known", "dr_grpo"))}
-    found = coefficients_of(of(made_up(), tmp_path, own=own, own_advantages=True)[0])
-    for x, y in zip(found["own"], found["known"], strict=True):
-        torch.testing.assert_close(x, y)
-
-
 def sampled(top_p: bool = False, temperature: float = 1.0) -> list[Row]:
     """Tokens of a policy with 50 actions, and their log-probabilities among all, or among those that were left."""
     generator = torch.Generator().manual_seed(0)
@@ -372,14 +361,3 @@ def test_the_command_prints_a_table_and_writes_a_page(tmp_path: Path, capsys: py
     largest = data["same"][0]
     assert f"On this batch {len(largest)} of these {count} objectives are the same update" in data["sentences"][0]
     assert {"token", "cispo"} <= set(names) and data["views"]["advantage"]["labels"] == ["negative", "0", "positive"]
-
-
-def test_many_parts_show_their_progress(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = write_lines(tmp_path / "a.jsonl", made_up())
-    measure(Work(read_rollouts(path)))
-    assert not capsys.readouterr().err
-    monkeypatch.setattr(coefficients, "MANY_CHUNKS", 1)
-    measure(Work(read_rollouts(path)))
-    assert "objectives on parts of the responses: 1 of 1" in capsys.readouterr().err

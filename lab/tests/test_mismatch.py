@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -195,18 +194,6 @@ def test_one_response_that_no_update_explains_is_said(column: str, tmp_path: Pat
     (note,) = [note for note in checks(read_rollouts(tmp_path / "a.jsonl")) if "differ by up to" in note]
     assert note.startswith(f"{column} and old_log_probs differ by up to 8,998, by more than 20 at 20 tokens")
     assert "response 21)" in note and "another tokenisation, prompt or model" in note
-
-
-def test_masked_tokens_do_not_count(tmp_path: Path) -> None:
-    rollouts = read_rollouts(dump(tmp_path / "a.jsonl", 0.1, True))
-    found = measure(rollouts)
-    assert found is not None and math.isfinite(found.mean)
-    batch = rollouts.batch
-    assert batch.rollout_log_probs is not None
-    kept = torch.cat(
-        [(o - e)[m] for o, e, m in zip(batch.old_log_probs, batch.rollout_log_probs, batch.mask, strict=True)]
-    )
-    assert found.corrections["token ≤ 2"].weight_mean == pytest.approx(float(kept.exp().mean()))
 
 
 @pytest.mark.parametrize("temperature", [0.6, 0.9, 1.0, 1.1, 1.5])

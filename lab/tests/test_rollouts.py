@@ -44,7 +44,7 @@ def test_groups_of_any_size_have_their_advantages() -> None:
 
 
 def test_a_pipe_and_parquet_are_read_as_a_file(tmp_path: Path) -> None:
-    """`policygrain calibrate --rollouts <(zcat rollouts.jsonl.gz)`: a pipe can be opened and read only once."""
+    """`policygrain-lab calibrate --rollouts <(zcat rollouts.jsonl.gz)`: a pipe can be opened and read only once."""
     import pandas as pd
 
     path = write_lines(tmp_path / "a.jsonl", [ROW, row(0.3, advantage=2.0)])

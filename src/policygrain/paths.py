@@ -144,18 +144,10 @@ class StudyFolder(Folder):
                 if record.parts[-3].removeprefix("seed").isdecimal():
                     yield "/".join(record.parts[-4:-2]), EvaluationFolder(record.parent)
 
-    def estimators(self, seed: int | str) -> Path:
-        """The gradient estimators, measured on the initial model of a seed."""
-        return self.path / "estimators" / f"seed{seed}.json"
-
-    def rounds(self, seed: int | str) -> Path:
-        """One round by each method, from the initial model of a seed."""
-        return self.path / "rounds" / f"seed{seed}.json"
-
     @property
     def folders(self) -> tuple[Path, ...]:
-        """Folders that contain only small files: data, measurements, figures, tables, marker files of jobs."""
-        names = ("estimators", "rounds", "figures", "tables", "done")
+        """Folders that contain only small files: data, figures, tables, marker files of jobs."""
+        names = ("figures", "tables", "done")
         return (self.data.path, *(self.path / name for name in names))
 
     def figure(self, name: str, suffix: str = "") -> Path:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from . import digests
 from .errors import NoResults, UserError
 from .files import json_lines
 from .initial_models import by_unit, check_one_start, start_identity
-from .measurements import EstimatorsRecord, RoundsRecord, measurement_table
 from .paths import START, StudyFolder
 from .records import (
     BenchmarkRecord,
@@ -25,7 +23,7 @@ from .records import (
     read_record,
 )
 from .study import Study, load_recorded_study
-from .study.fingerprint import CODE, VERSION, Fingerprints, Instrument, measured_starts, start_seeds
+from .study.fingerprint import CODE, Fingerprints, start_seeds
 from .study.runs import Run, RunMatrix, arms_of, run_matrix
 
 if TYPE_CHECKING:
@@ -34,8 +32,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .paths import DataFolder, EvaluationFolder, RunFolder, StartFolder
-
-Measured = TypeVar("Measured", EstimatorsRecord, RoundsRecord)
 
 ALL = "Run `snakemake all`."
 TRAIN = "To train the run again, remove its folder and, in a study, the folder `done`; other results are kept."
@@ -134,9 +130,9 @@ def prepared_data(folder: DataFolder) -> PreparedData | None:
 def _check_settings(what: str, recorded: dict[str, Any], expected: dict[str, Any]) -> None:
     """UserError if a result, ``what``, was made with other settings than the study's.
 
-    Not compared: the files of custom functions, which may not be here, and the version of the instruments.
+    Not compared: the files of custom functions, which may not be here.
     """
-    keys = {*recorded, *expected} - {CODE, VERSION}
+    keys = {*recorded, *expected} - {CODE}
     if differ := sorted(key for key in keys if recorded.get(key) != expected.get(key)):
         raise UserError(f"{what} with other settings than the study's ({', '.join(differ)} differ). {ALL}")
 
@@ -240,41 +236,6 @@ class StudyResults:
             arm, _, seed = name.rpartition("/seed")
             rows += [{"arm": arm, "seed": int(seed), **record.model_dump()} for record in evaluation.records]
         return pd.DataFrame(rows)
-
-    @cached_property
-    def estimator_records(self) -> list[EstimatorsRecord]:
-        """The records of the gradient estimators, one for each measured initial model."""
-        return self._measured(EstimatorsRecord, "estimators", self.folder.estimators)
-
-    @cached_property
-    def estimators(self) -> pd.DataFrame:
-        """One row per initial model and estimator, see `measurement_table`."""
-        return measurement_table(self.estimator_records)
-
-    @cached_property
-    def round_records(self) -> list[RoundsRecord]:
-        """The records of one round by each method, one for each measured initial model."""
-        return self._measured(RoundsRecord, "rounds", self.folder.rounds)
-
-    @cached_property
-    def rounds(self) -> pd.DataFrame:
-        """One row per initial model, pool, method and number of updates, see `measurement_table`."""
-        return measurement_table(self.round_records)
-
-    def _measured(self, kind: type[Measured], what: Instrument, path: Callable[[int], Path]) -> list[Measured]:
-        paths = map(path, measured_starts(self.study, getattr(self.study, what)))
-        records = [read_record(kind, path, ALL) for path in paths if path.exists()]
-        settings = Fingerprints(self.study)
-        for record in records:
-            expected = settings.instrument_settings(what, record.seed)
-            _check_settings(f"{self.folder.path}: {what}", record.settings, expected)
-        # A record has no rows if no sampled batch had a gradient: a model that never answers correctly.
-        if not any(record.rows for record in records):
-            notes = [note for record in records for note in getattr(record, "notes", ())]
-            missing = f"no {what} have been measured. {ALL}"
-            why = f"{what} were measured, without a row. {notes[0]}" if notes else missing
-            raise NoResults(f"{self.folder.path}: {why}")
-        return records
 
     @cached_property
     def untrained(self) -> set[str]:

@@ -95,7 +95,7 @@ def test_a_misspelt_command(capsys: pytest.CaptureFixture[str]) -> None:
         == "policygrain: there is no command 'evalute'. Did you mean 'evaluate' or 'evaluate-model'?\n"
     )
     assert main(["xyz"]) == 2
-    assert "Known: cases, check," in capsys.readouterr().err
+    assert "Known: check," in capsys.readouterr().err
 
 
 def test_a_command_is_required(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,17 +22,15 @@ from ..support.papers import papers
 from ..support.small import small_study
 from ..support.snakemake import outputs
 
-MEASURED = {"methods": ["grpo"], "reference": "grpo", "starts": 2, "updates": [1]}
 OTHER_SEEDS = {"headline": {"methods": ["grpo", "dapo"]}, "more": {"methods": ["tepo"], "seeds": [1, 8, 9]}}
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "several seeds per process": {"seeds_per_process": 2, "seeds": [0, 1, 2, 3, 4]},
     "experiments with other seeds": {"seeds_per_process": 2, "seeds": [0, 1, 2], "experiments": OTHER_SEEDS},
     "initial models take turns": {"seeds": [0, 1, 2], "model": {"starts": 2}, "experiments": OTHER_SEEDS},
-    "measured": {"seeds": [0, 1, 2], "estimators": MEASURED, "rounds": MEASURED},
     "shards": {"seeds": [0, 1, 2], "evaluation": {"runs_per_engine": 2}},
     "evaluated by the trainer": {"seeds": [0, 1, 2], "evaluation": {"after_training": True}},
-    "pretrained": {"seeds": [0, 1], "model": {"start": "some/model"}, "estimators": MEASURED},
+    "pretrained": {"seeds": [0, 1], "model": {"start": "some/model"}},
 }
 
 
@@ -92,11 +90,10 @@ FINISHED = {
         "headline": {"methods": ["grpo", "tepo"]},
         "more": {"methods": ["none"], "seeds": [0], "vary": {"updates_per_batch": [1, 4]}, "evaluate": False},
     },
-    "figures": ["verdicts", "estimators", "rounds", "benchmarks", "dynamics", "clip_ratio", "convergence", "pass_at_k"],
+    "figures": ["benchmarks", "dynamics", "clip_ratio", "convergence", "pass_at_k"],
 }
-DRAWN = {"figure": 8, "table": 4, "report_page": 1, "track": 1}
-BOTH = {"estimators": 2, "rounds": 2}  # of both initial models
-EVERY_MODEL = {"train": 4, **BOTH, "evaluate": 1, **DRAWN}
+DRAWN = {"figure": 5, "table": 3, "report_page": 1, "track": 1}
+EVERY_MODEL = {"train": 4, "evaluate": 1, **DRAWN}
 
 
 def smoke_jobs(changes: dict[str, Any]) -> list[Job]:
@@ -111,9 +108,6 @@ def smoke_jobs(changes: dict[str, Any]) -> list[Job]:
         ({"title": "Another"}, DRAWN),
         ({"methods": {"none": {"summary": "Other words."}}}, DRAWN),
         ({"tracking": {"uri": "sqlite:///x.db"}}, {"report_page": 1, "track": 1}),
-        ({"estimators": {"batches": 21}}, {"estimators": 2, **DRAWN}),
-        ({"estimators": None}, DRAWN),
-        ({"rounds": {"pools": 2}}, {"rounds": 2, **DRAWN}),
         ({"evaluation": {"seed": 8}}, {"evaluate": 1, **DRAWN}),
         (
             {
@@ -127,8 +121,6 @@ def smoke_jobs(changes: dict[str, Any]) -> list[Job]:
             {"prepare": 1, "evaluate": 1, **DRAWN},
         ),
         ({"methods": {"grpo": {"clip": {"low": 0.1}}}}, {"train": 1, "evaluate": 1, **DRAWN}),
-        ({"methods": {"token": {"clip": {"low": 0.3}}}}, {**BOTH, **DRAWN}),
-        ({"methods": {"sequence": {"advantage": "rloo"}}}, {**BOTH, **DRAWN}),
         ({"training": {"steps": 4}}, {"train": 4, "evaluate": 1, **DRAWN}),
         ({"training": {"trainer": "trl"}}, {"train": 4, "evaluate": 1, **DRAWN}),
         ({"model": {"lora": {}}}, EVERY_MODEL),
@@ -143,8 +135,8 @@ def smoke_jobs(changes: dict[str, Any]) -> list[Job]:
         # Initial models take turns, so a seed needs none of its own.
         ({"seeds": [0, 1, 2]}, {"train": 2, "evaluate": 1, **DRAWN}),
         (
-            {"seeds": [0, 1, 2], "model": {"starts": 3}},  # `model.starts` decides every run and measurement
-            {"start_model": 1, "train": 6, "estimators": 3, "rounds": 3, "evaluate": 1, **DRAWN},
+            {"seeds": [0, 1, 2], "model": {"starts": 3}},  # `model.starts` decides every run
+            {"start_model": 1, "train": 6, "evaluate": 1, **DRAWN},
         ),
     ],
     ids=str,

@@ -33,8 +33,6 @@ def finished(results: Path, tmp_path: Path) -> Path:
         "runs/*/*/summary.json",
         "runs/*/*/evaluation/*",
         "start/*/evaluation/*",
-        "estimators/*",
-        "rounds/*",
         "figures/*",
         "tables/*",
         "report.html",

@@ -38,9 +38,8 @@ ORDER = [
     "records",
     "job_state",
     "initial_models",
-    "measurements",
 ]
-ORDER += ["results", "grading", "data", "analysis", "model", "train", "trainers", "instruments", "evaluate", "figures"]
+ORDER += ["results", "grading", "data", "analysis", "model", "train", "trainers", "evaluate", "figures"]
 ORDER += ["report", "commands", "cli"]
 FILES = {
     ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").removesuffix("."): path
@@ -106,7 +105,7 @@ def test_the_objective_imports_what_reads_settings_alone() -> None:
 def test_readers_of_results_import_neither_trainer_nor_models(folder: str) -> None:
     """Records are read, and figures drawn, where no model could run."""
     found = {place(target) for module in FILES if place(module) == folder for target in IMPORTS[module]}
-    assert not found & {"model", "train", "trainers", "instruments"}
+    assert not found & {"model", "train", "trainers"}
 
 
 def test_figures_are_drawn_without_models() -> None:

@@ -26,7 +26,7 @@ from ..support.all_keys import OTHER_OF_METHOD, REFERENCE, SOURCES, other_value,
 ARTEFACTS = get_args(Artefact)
 KEYS = dict(leaves(Study))
 REPORTED = {"figures", "tracking"}  # made from everything that is measured
-POLICIES = {"run", "estimators", "rounds"} | REPORTED
+POLICIES = {"run"} | REPORTED
 SEEDS = (3, 5)
 
 
@@ -39,8 +39,6 @@ def fingerprints(study: Study, sources: Mapping[str, str] = SOURCES) -> dict[Art
         "benchmarks": found.benchmarks,
         "start_model": [found.start_model(seed) for seed in SEEDS],
         "run": {run.name: found.run(run) for run in runs},
-        "estimators": [found.measured("estimators", seed) for seed in SEEDS] if study.estimators else None,
-        "rounds": [found.measured("rounds", seed) for seed in SEEDS] if study.rounds else None,
         "evaluation": found.evaluation(runs, SEEDS),
         "figures": found.figures(),
         "tracking": found.tracking(),
@@ -54,11 +52,9 @@ UPSTREAM: Mapping[Artefact, tuple[Artefact, ...]] = {
     "benchmarks": (),
     "start_model": ("training_data",),
     "run": ("training_data", "start_model"),
-    "estimators": ("training_data", "start_model"),
-    "rounds": ("training_data", "start_model"),
     # Which benchmark problems are among the training prompts is part of an evaluation.
     "evaluation": ("training_data", "benchmarks", "start_model", "run"),
-    "figures": ("run", "estimators", "rounds", "evaluation"),
+    "figures": ("run", "evaluation"),
     "tracking": ("figures",),
 }
 
@@ -73,7 +69,7 @@ def affected(direct: Sequence[Artefact]) -> set[Artefact]:
 
 def changed(before: dict[Artefact, Any], after: dict[Artefact, Any]) -> set[Artefact]:
     """The artefacts with another fingerprint; of those that there are several of, all or none."""
-    for several in ("start_model", "run", "estimators", "rounds"):
+    for several in ("start_model", "run"):
         one, other = (list(p[several].values()) if several == "run" else p[several] or [] for p in (before, after))
         differ = [x != y for x, y in zip(one, other, strict=False)]
         assert all(differ) or not any(differ), several
@@ -104,7 +100,7 @@ def test_declarations_form_no_circle() -> None:
     place = {artefact: i for i, artefact in enumerate(UPSTREAM)}
     assert all(place[source] < place[artefact] for artefact, made_from in UPSTREAM.items() for source in made_from)
     assert affected(["start_model"]) == {"start_model", "evaluation"} | POLICIES
-    assert affected(["rounds"]) == {"rounds", *REPORTED} and affected([]) == set()
+    assert affected([]) == set()
 
 
 # `base` is merged away before a study is read, and the keys of methods are below.
@@ -119,20 +115,13 @@ def test_a_key_changes_what_it_declares_and_nothing_else(key: str) -> None:
     assert changed(fingerprints(reference()), fingerprints(after)) == declared(KEYS[key])
 
 
-# The keys without defaults of optional sections.
-REQUIRED: dict[str, Any] = {
-    "estimators": {"methods": ["grpo"], "reference": "grpo"},
-    "rounds": {"methods": ["grpo"], "reference": "grpo"},
-}
-
-
 @pytest.mark.parametrize("key", [key for key, _ in sections(Study)])
 def test_an_optional_section_decides_what_its_keys_decide(key: str) -> None:
     """Null instead of a section, and a section of defaults instead of null."""
     inside = section_of(dict(sections(Study))[key].annotation)
     assert inside is not None
     expected: set[Artefact] = set().union(*(declared(leaf) for _, leaf in leaves(inside)))
-    null, defaults = (fingerprints(with_values(**{key: value})) for value in (None, REQUIRED.get(key, {})))
+    null, defaults = (fingerprints(with_values(**{key: value})) for value in (None, {}))
     assert changed(fingerprints(reference()), null) == expected == changed(null, defaults)
 
 
@@ -140,8 +129,6 @@ def test_the_optional_sections_are_those_of_the_reference() -> None:
     assert [key for key, _ in sections(Study)] == [
         "model.lora",
         "evaluation.benchmarks[].sampling",
-        "estimators",
-        "rounds",
     ]
     assert all(value_at(reference(), key.split(".")) is not None for key, _ in sections(Study))
 
@@ -151,13 +138,9 @@ def test_a_key_of_a_method_changes_the_arms_that_use_it(key: str) -> None:
     """Label, summary and source are printed with figures and change nothing else."""
     data = copy.deepcopy(REFERENCE)
     data["methods"]["mine"][key] = OTHER_OF_METHOD[key]
-    measured = {"estimators", "rounds"}
     if key == "mtp_heads":  # which exist only with such a ratio, and only in training runs
         heads = {"name": "block", "size": 2, "future": "mtp_heads"}
         data["methods"]["mine"]["ratio"] = heads
-        for section in measured:
-            data[section]["methods"] = ["grpo"]
-        measured = set()
     before = copy.deepcopy(data)
     before["methods"]["mine"][key] = REFERENCE["methods"]["mine"].get(key, {} if key == "mtp_heads" else None)
     if before["methods"]["mine"][key] is None:
@@ -169,7 +152,7 @@ def test_a_key_of_a_method_changes_the_arms_that_use_it(key: str) -> None:
         assert {a for a in one if one[a] != two[a]} == {"figures", "tracking"}
     else:
         assert runs == {"mine/seed3", "mine/seed5"}
-        assert {a for a in one if one[a] != two[a]} == {"run", "evaluation"} | measured | REPORTED
+        assert {a for a in one if one[a] != two[a]} == {"run", "evaluation"} | REPORTED
 
 
 def test_a_setting_that_an_arm_varies_is_its_own() -> None:

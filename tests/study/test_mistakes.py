@@ -36,19 +36,10 @@ VALID: dict[str, Any] = SMALL | {
         "headline": {"methods": ["grpo", "mine"]},
         "other": {"methods": ["grpo"], "vary": {"group": [4, 8]}, "seeds": [0]},
     },
-    "estimators": {
-        "methods": ["grpo", "mine"],
-        "reference": "grpo",
-        "steps": [2],
-        "updates": [2],
-        "batches": 5,
-        "true_prompts": 20,
-    },
-    "rounds": {"methods": ["grpo", "mine"], "reference": "grpo", "steps": [2], "updates": [1, 2]},
     "tracking": {"uri": "sqlite:///mlflow.db"},
     "prompt": {"template": "{problem}\n"},
 }
-OWN = {"model.warm_start.steps": 0, "estimators": None, "rounds": None, "data.root": "PATH", "data.train_size": 2}
+OWN = {"model.warm_start.steps": 0, "data.root": "PATH", "data.train_size": 2}
 
 # Key → values, each of which is refused with a message that names the key.
 MISTAKES: dict[str, list[Any]] = {
@@ -167,22 +158,6 @@ MISTAKES: dict[str, list[Any]] = {
         {"methods": ["grpo"], "vary": {"group": [1, 4]}},
         {"methods": ["grpo"], "vary": {"learning_rate": [100]}},
     ],
-    "estimators.methods": [[], ["grpo", "grpo"], ["grpo", "ppo"]],
-    "estimators.reference": ["dapo"],
-    "estimators.starts": [0],
-    "estimators.steps": [[1000], [], 2],
-    "estimators.updates": [[0], [-1], [2, 2], [500]],
-    "estimators.prompts_per_update": [0],
-    "estimators.batches": [2, 5000],
-    "estimators.true_prompts": [2, 10**5],
-    "rounds.methods": [["grpo", "grpo"], ["grop"]],
-    "rounds.reference": ["dapo"],
-    "rounds.starts": [0],
-    "rounds.steps": [[1000]],
-    "rounds.updates": [[0], [1, 1], [1000]],
-    "rounds.pools": [0],
-    "rounds.prompts_per_update": [0],
-    "rounds.samples": [0],
     "evaluation.engine": ["sglang"],
     "evaluation.registered_sampling": ["true"],
     "evaluation.stop": ["\n", [""], [3]],

@@ -37,8 +37,6 @@ REFERENCE: dict[str, Any] = {
             {"name": "set", "source": "own_test.jsonl"},
         ],
     },
-    "estimators": {"methods": ["grpo", "mine"], "reference": "grpo", "updates": [1, 2]},
-    "rounds": {"methods": ["grpo", "mine"], "reference": "grpo", "updates": [1, 2]},
     "tracking": {"uri": "sqlite:///x.db"},
 }
 SOURCES = {"own.jsonl": "a" * 16, "own_test.jsonl": "b" * 16}
@@ -57,8 +55,6 @@ OTHER: dict[str, Any] = {
     "training.trl": {"ddp_timeout": 60},
     "training.verl": {"trainer": {"nnodes": 2}},
     "model.tiny.vocabulary": 300,
-    "estimators.steps": [3],
-    "rounds.steps": [3],
     "tuned_on": ["ranges.yaml"],
     "training.segment_ends": ["\n", "."],
     "experiments.NAME.methods": ["grpo", "mine", "dapo"],
@@ -69,10 +65,6 @@ OTHER: dict[str, Any] = {
     "evaluation.benchmarks[].name": "renamed",
     "evaluation.benchmarks[].source": "largest",
     "figures": ["clip_ratio"],
-    "estimators.methods": ["grpo", "mine", "dapo"],
-    "estimators.reference": "mine",
-    "rounds.methods": ["grpo", "mine", "dapo"],
-    "rounds.reference": "mine",
 }
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from policygrain.data.registry import sampling_of
 from policygrain.evaluate.scores import write_samples
-from policygrain.measurements import EstimatorRow, EstimatorsRecord, Measured, RoundRow, RoundsRecord
-from policygrain.objective import method
 from policygrain.paths import START, RunFolder, StudyFolder
 from policygrain.records import (
     BenchmarkRecord,
@@ -26,7 +23,7 @@ from policygrain.records import (
     write_record,
 )
 from policygrain.study import Study, study_text
-from policygrain.study.fingerprint import Fingerprints, measured_starts, start_seeds
+from policygrain.study.fingerprint import Fingerprints, start_seeds
 from policygrain.study.runs import Run
 
 from .files import write_lines
@@ -43,10 +40,6 @@ def make_up(study: Study, folder: Path, right: dict[str, int]) -> Path:
     models = [f"{START}/seed{s}" for s in start_seeds(study)] + [r.name for r in fingerprints.matrix.evaluated]
     for model in models:
         make_up_evaluation(study, results, model, right.get(model.split("/")[0], 6))
-    for start in measured_starts(study, study.estimators):
-        write_record(results.estimators(start), made_up_estimators(fingerprints, start))
-    for start in measured_starts(study, study.rounds):
-        write_record(results.rounds(start), made_up_rounds(fingerprints, start))
     results.study.write_text(study_text(study, results.study))
     return folder
 
@@ -107,95 +100,6 @@ def made_up_rows(updates: int, seed: int) -> list[dict[str, Any]]:
     return [*rows, {"step": STEPS, "validation_accuracy": final, "total_tokens": 300, "total_samples": 96}]
 
 
-def made_up_estimators(
-    fingerprints: Fingerprints, start: int, value: Callable[[str, int, int], Mapping[str, float]] | None = None
-) -> EstimatorsRecord:
-    """The n-th estimator is n percent worse than the first, and initial model s a percent better than s − 1.
-
-    The ratio's variance is a hundredth of n times the distance. With ``value`` of method, initial model and distance:
-    these columns, and 1 in all others.
-    """
-    study = fingerprints.study
-    section = study.estimators
-    assert section is not None
-
-    def by_default(name: str, start: int, updates: int) -> dict[str, float]:
-        n = section.methods.index(name) + 1
-        bias, cosine = (best - 0.01 * n + 0.01 * start for best in (0.9, 0.2))
-        clipped = 0.0 if method(name, study.methods).clip.name == "none" else 0.001 * n
-        values = {"bias_cosine": bias, "cosine": cosine, "snr": 0.01 * n}
-        values |= {"cosine_difference": 0.01 * (1 - n), "clip_fraction": clipped}
-        return values | {"ratio_variance": 0.01 * n * updates, "effective_sample_share": 0.9}
-
-    rows = []
-    for steps, updates, name in itertools.product(section.steps, section.updates, section.methods):
-        row: dict[str, Any] = {"steps": steps, "updates": updates, "estimator": name}
-        values = (value or by_default)(name, start, updates)
-        for column, field in list(EstimatorRow.model_fields.items())[len(row) :]:
-            v = values.get(column, 1.0)
-            row[column] = (v, v - 0.01, v + 0.01) if field.annotation == Measured else v
-        rows.append(EstimatorRow(**row))
-    return EstimatorsRecord(
-        seed=start,
-        settings=fingerprints.instrument_settings("estimators", start),
-        reference=section.reference,
-        accuracy={f"{steps}/{updates}": 0.3 for steps in section.steps for updates in section.updates},
-        batches=section.batches,
-        true_responses=100,
-        responses_per_batch=24,
-        seconds=1.0,
-        rows=rows,
-        notes=[],
-    )
-
-
-def made_up_rounds(
-    fingerprints: Fingerprints,
-    start: int,
-    reward: Callable[[str, int, int, int], float] | None = None,
-    entropy: Callable[[str], float] | None = None,
-) -> RoundsRecord:
-    """The first method gains 10 points in a round, the n-th n − 1 points less, from initial model s 0.1s times more.
-
-    ``reward`` of method, initial model, pool and number of updates, in its place; ``entropy`` after the last, from 2.
-    """
-    section = fingerprints.study.rounds
-    assert section is not None
-    last = max(section.updates)
-
-    def by_default(name: str, start: int, pool: int, updates: int) -> float:
-        return 0.3 + (0.1 - 0.01 * section.methods.index(name) * (1 + 0.1 * start)) * updates / last
-
-    places = itertools.product(section.steps, range(section.pools), section.methods, section.updates)
-    rows = [
-        RoundRow(
-            steps=steps,
-            pool=pool,
-            method=name,
-            updates=updates,
-            reward=(reward or by_default)(name, start, pool, updates),
-            before=0.3,
-            clip_fraction=0.01,
-            gradient_norm=1.0,
-            kl_old=0.001,
-            entropy=0.5,
-            pool_entropy=entropy(name) if entropy and updates == last else None,
-            pool_entropy_before=2.0 if entropy and updates == last else None,
-        )
-        for steps, pool, name, updates in places
-    ]
-    return RoundsRecord(
-        seed=start,
-        settings=fingerprints.instrument_settings("rounds", start),
-        reference=section.reference,
-        before={str(steps): 0.3 for steps in section.steps},
-        responses_per_update=24,
-        validation_responses=210,
-        seconds=1.0,
-        rows=rows,
-    )
-
-
 def make_up_evaluation(
     study: Study,
     results: StudyFolder,
@@ -235,6 +139,7 @@ def make_up_evaluation(
         model=model,
         key=f"evaluation-{model}",
         protocol={**protocol, "benchmarks": settings},
+        prompt=("", "\n"),
         facts=EvaluationFacts(seconds=seconds or {"engine": 3.0}, hardware="a computer", versions={"vllm": "1"}),
         records=records,
     )

@@ -83,8 +83,6 @@ def test_everything_is_there(smoke: Path, tmp_path: Path) -> None:
     assert "| TEPO |" in (results / "tables" / "results.md").read_text()
     assert "running_total" in (results / "tables" / "results.csv").read_text()
     assert (results / "runs" / "tepo" / "seed1" / "evaluation" / "count.jsonl").exists()
-    records = StudyResults(results)
-    assert len(records.estimator_records) == len(records.round_records) == 2, "one of each initial model"
     assert "| TEPO has the best average accuracy" in (results / "tables" / "claims.md").read_text()
 
 

@@ -14,6 +14,8 @@ from typing import Any
 from policygrain.errors import UserError
 from policygrain.files import atomic_json, atomic_text, check_out
 
+from .measured.options import Estimators, Rounds
+
 ROWS = "JSON Lines or Parquet, a row per response: log_probs, old_log_probs, and reward and group, or advantage"
 
 
@@ -59,6 +61,25 @@ def parser() -> ArgumentParser:
     of.add_argument("--directions", type=int, default=64, help="random directions for gradients (default: 64)")
     of.add_argument("--temperature", type=float, default=1.0, help="of the log-probabilities (default: 1)")
     of.add_argument("--seed", type=int, default=0, help="of random directions and of random choices of objectives")
+
+    of = command(cases)
+    of.add_argument("--map", action="store_true", help="the map of settings on random policies instead of the cases")
+    of.add_argument("--seeds", type=int, default=200, metavar="N", help="seeds of the learning curves, or random "
+                    "policies in each setting (default: 200)")  # fmt: skip
+    of.add_argument("--json", action="store_true", help="print everything as JSON")
+    of.add_argument("--out", type=Path, metavar="FOLDER", help="write cases.json, or cases_map.json, and its figure")
+
+    for run, options in ((estimators, Estimators), (rounds, Rounds)):
+        of = command(run)
+        of.add_argument("results", type=Path, metavar="RESULTS", help="results of a study: its recorded file, problems "
+                        "and initial models are used")  # fmt: skip
+        options.add_to(of)
+        of.add_argument("--seeds", type=int, nargs="+", help="seeds of the initial models (default: the first)")
+        of.add_argument("--out", type=Path, metavar="FOLDER", help="folder of the records (default: RESULTS/lab)")
+
+    of = command(ranges)
+    of.add_argument("results", type=Path, metavar="RESULTS", help="results with an experiment `ranges`")
+    of.add_argument("--out", type=Path, metavar="FILE", help="JSON file with the choice and all candidates")
     return top
 
 
@@ -132,6 +153,94 @@ def anatomy(arguments: Namespace) -> None:
         atomic_text(out, page.page(measured, arguments.rollouts.name))
         if not arguments.json:
             print(f"\n{out}")
+
+
+def cases(arguments: Namespace) -> None:
+    """Compare estimators on small tabular policies whose exact gradient is known.
+
+    Every ratio, with and without a clip, in cases where theory predicts the sign of the comparison: one to two minutes.
+    `--map`: on random policies, by age of rollouts, length, dependence between tokens and learning rate: three minutes.
+    """
+    import torch
+
+    from policygrain.figures.style import save
+    from policygrain.records import write_record
+
+    from .exact import decision, figure, map_figure
+    from .exact import map as regimes
+    from .exact.records import CasesRecord, MapRecord
+
+    if arguments.seeds < 2:
+        raise UserError(f"--seeds {arguments.seeds}: an interval over seeds needs at least 2.")
+    name = "cases_map" if arguments.map else "cases"
+    check_out(arguments.out and arguments.out / f"{name}.json")
+    torch.set_num_threads(1)  # the tensors are small: threads would wait for each other
+    record: CasesRecord | MapRecord
+    if arguments.map:
+        record = regimes.run_map(arguments.seeds)
+        printed = regimes.text(record)
+    else:
+        record = decision.run_cases(arguments.seeds)
+        printed = decision.text(record)
+    print(record.model_dump_json(indent=1) if arguments.json else printed)
+    if arguments.out:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        write_record(arguments.out / f"{name}.json", record)
+        drawn = map_figure.draw(record) if isinstance(record, MapRecord) else figure.draw(record)
+        save(drawn, arguments.out / name)
+
+
+def estimators(arguments: Namespace) -> None:
+    """Measure gradient estimators on initial models of a study, against the true gradient.
+
+    Bias, noise and usefulness of the update of each method, on the same batches.
+    """
+    from .measured import estimators
+
+    _measure(arguments, estimators.Estimation, estimators.text)
+
+
+def rounds(arguments: Namespace) -> None:
+    """Measure one round of updates by each method, from the same policy and rollouts.
+
+    The policy is validated with the same sampling seeds after each method's updates.
+    """
+    from .measured import rounds
+
+    _measure(arguments, rounds.Round, rounds.text)
+
+
+def _measure(arguments: Namespace, instrument: Any, table: Callable[[Any], list[str]]) -> None:
+    """Measure initial models by an instrument; write the records, and print them as ``table`` shows them."""
+    from policygrain.model.device import claim_gpu
+    from policygrain.results import StudyResults
+    from policygrain.study.fingerprint import start_seeds
+
+    from .measured.instrument import measure_starts
+
+    results, options = StudyResults(arguments.results), instrument.options.of(arguments)
+    out = arguments.out or results.folder.path / "lab"
+    claim_gpu()
+    for record in measure_starts(instrument, options, results, arguments.seeds or start_seeds(results.study)[:1], out):
+        print("\n".join(table(record)), flush=True)
+        for note in getattr(record, "notes", ()):
+            print(f"note: {note}", file=sys.stderr)
+
+
+def ranges(arguments: Namespace) -> None:
+    """Choose each ratio's clip range among the candidates of a study, on its validation problems.
+
+    Of a ratio's candidates, the one with the largest area under the learning curve, mean over settings and seeds.
+    """
+    from policygrain.results import StudyResults
+
+    from .ranges import choose_ranges, ranges_text
+
+    check_out(arguments.out)
+    choice = choose_ranges(StudyResults(arguments.results))
+    print(ranges_text(choice))
+    if arguments.out:
+        atomic_json(arguments.out, choice)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Commands that answer a question without a study: exact cases, and rollouts and runs of another trainer."""
+"""Commands that answer a question without a study: about runs of another trainer."""
 
 from __future__ import annotations
 
@@ -7,58 +7,6 @@ import math
 from argparse import Namespace
 
 from .command import JSON, command, flag, one_of, option, path
-
-
-@command(
-    flag("--map", "the map of settings on random policies instead of the cases"),
-    option(
-        "--seeds",
-        "seeds of the learning curves, or random policies in each setting (default: 200)",
-        type=int,
-        default=200,
-        metavar="N",
-    ),
-    flag("--json", "print everything as JSON"),
-    path("--out", "write cases.json, or cases_map.json, and its figure (pdf, svg, png)", metavar="FOLDER"),
-)
-def cases(arguments: Namespace) -> None:
-    """Compare estimators on small tabular policies whose exact gradient is known.
-
-    Every ratio, with and without a clip, in cases where theory predicts the sign of the comparison: one to two minutes.
-    `--map`: on random policies, by age of rollouts, length, dependence between tokens and learning rate: three minutes.
-    """
-    import torch
-
-    from ..errors import UserError
-    from ..files import check_out
-    from ..instruments import exact_decision as decision
-    from ..instruments import exact_map as phase
-    from ..measurements import CasesRecord, MapRecord
-
-    if arguments.seeds < 2:
-        raise UserError(f"--seeds {arguments.seeds}: an interval over seeds needs at least 2.")
-    name = "cases_map" if arguments.map else "cases"
-    check_out(arguments.out and arguments.out / f"{name}.json")
-    torch.set_num_threads(1)  # the tensors are small: threads would wait for each other
-    record: CasesRecord | MapRecord
-    if arguments.map:
-        record = phase.run_map(arguments.seeds)
-        printed = phase.text(record)
-    else:
-        record = decision.run_cases(arguments.seeds)
-        printed = decision.text(record)
-    print(record.model_dump_json(indent=1) if arguments.json else printed)
-    if arguments.out:
-        from ..figures import cases as figure
-        from ..figures import maps
-        from ..figures.style import save
-        from ..records import write_record
-
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        write_record(arguments.out / f"{name}.json", record)
-        drawn = maps.exact(record) if isinstance(record, MapRecord) else figure.draw(record)
-        save(drawn, arguments.out / name)
-
 
 SIDE = "logs of at least two runs: paths, globs, or FILE::NAME for runs in one file"
 

@@ -11,11 +11,9 @@ from ..data.registry import sampling_of
 from ..data.sources import check_ids, check_sources, load
 from ..errors import UserError
 from ..figures.catalogue import check_figures
-from ..files import read_json
 from ..grading.sandbox import isolation
-from ..hub import config_of
+from ..hub import config_of, read_config
 from ..study import Study, load_study
-from ..study.checks import check_prompts
 from ..study.comparable import check_comparisons, check_tuning
 from ..study.runs import methods_of, run_matrix
 from ..train.start_model import MODELS
@@ -77,7 +75,7 @@ def notes(study: Study) -> list[str]:
 
 def _check_problems(study: Study) -> None:
     """Read all problems. UserError for an invalid line, or if problems have tests and this machine has no sandbox."""
-    data, available = study.data, 0
+    data = study.data
     keys = {b.source: f"evaluation.benchmarks: {b.name}" for b in study.evaluation.benchmarks}
     for source in dict.fromkeys([*data.train, *keys]):
         where = "data.train" if source in data.train else keys[source]
@@ -94,11 +92,6 @@ def _check_problems(study: Study) -> None:
         check_characters(study, problems, where)
         if any(problem.options.tests for problem in problems):
             isolation()
-        if source in data.train:
-            available += data.train_size if source in FAMILIES else min(len(problems), data.train_size)
-    for name, section in (("estimators", study.estimators), ("rounds", study.rounds)):
-        if section is not None:
-            check_prompts(name, section, available)
 
 
 def _context(study: Study) -> int | None:
@@ -112,7 +105,7 @@ def _context(study: Study) -> int | None:
             if not (folder / name).is_file():
                 raise UserError(f"model.start: {folder} is not a model with a tokenizer: {name} is missing.")
     fetch = f"policygrain fetch-model {folder.name} --out {start}" if folder.name in MODELS else ""
-    config = read_json(config_of(start, study.model.revision, fetch), "Download the model again.")
+    config = read_config(config_of(start, study.model.revision, fetch))
     context = config.get("text_config", config).get("max_position_embeddings")
     return context if isinstance(context, int) else None
 

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import cast
 
 from ..data.sources import source_digests
 from ..figures import SUFFIXES, TABLES
@@ -19,9 +18,7 @@ from ..results import prepared_data
 from ..study import Study
 from ..study.fingerprint import (
     Fingerprints,
-    Instrument,
     code_digests,
-    measured_starts,
     start_seed,
     start_seeds,
 )
@@ -31,8 +28,6 @@ from ..study.runs import Run
 SUBMITTED = {
     "start_model": "seed{seed}",
     "train": "{arm}/{seeds}",
-    "estimators": "seed{seed}",
-    "rounds": "seed{seed}",
     "evaluate": "{shard}",
 }
 # Rules whose jobs take seconds and run on Snakemake's machine.
@@ -52,7 +47,7 @@ class Job:
     inputs: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     runs: tuple[Run, ...] = ()  # that it trains or evaluates
-    starts: tuple[int, ...] = ()  # seeds of the initial models that it makes, measures or evaluates
+    starts: tuple[int, ...] = ()  # seeds of the initial models that it makes or evaluates
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -104,16 +99,6 @@ class Jobs:
         fingerprint = self.fingerprints.start_model(start)
         return self._job("start_model", {"seed": str(start)}, fingerprint, self.training_data, starts=(start,))
 
-    def _measured(self, instrument: Instrument, start: int) -> Job:
-        inputs = self.training_data + _markers(self.start_models([start]))
-        fingerprint = self.fingerprints.measured(instrument, start)
-        return self._job(instrument, {"seed": str(start)}, fingerprint, inputs, starts=(start,))
-
-    def measured(self, instrument: Instrument) -> list[Job]:
-        """The jobs of `estimators` or `rounds`, one for each initial model."""
-        starts = measured_starts(self.study, getattr(self.study, instrument))
-        return [self._measured(instrument, start) for start in starts]
-
     # Training and evaluation.
 
     def train(self, runs: Sequence[Run]) -> Job:
@@ -158,10 +143,10 @@ class Jobs:
 
     @cached_property
     def computed(self) -> list[Job]:
-        """All jobs that train, evaluate or measure."""
+        """All jobs that train or evaluate."""
         trained = [self.train(runs) for runs in dict.fromkeys(self._processes.values())]
         evaluated = [self.evaluate(shard) for shard in self.shards]
-        return [*trained, *evaluated, *self.measured("estimators"), *self.measured("rounds")]
+        return [*trained, *evaluated]
 
     @cached_property
     def records(self) -> tuple[str, ...]:
@@ -219,8 +204,7 @@ class Jobs:
             return self.evaluate(wildcards["shard"])
         if rule == "train":
             return self.train([Run(wildcards["arm"], int(seed)) for seed in wildcards["seeds"].split("+")])
-        start = int(wildcards["seed"])
-        return self._start_model(start) if rule == "start_model" else self._measured(cast("Instrument", rule), start)
+        return self._start_model(int(wildcards["seed"]))
 
     def marker(self, rule: str) -> str:
         """The path of a rule's markers, with wildcards."""

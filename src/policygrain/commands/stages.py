@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from argparse import Namespace
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .command import ARM, CONFIG, DONE, RESULTS, RUN_DIR, SEEDS, command, flag, job, option, path
 
@@ -247,44 +245,6 @@ def evaluate(arguments: Namespace) -> None:
         keys.update(evaluate(study, models, require_problems(folder), folder))
 
 
-# Instruments.
-
-
-def _measure(arguments: Namespace, instrument: Any, table: Callable[[Any], list[str]]) -> None:
-    """Measure initial models by an instrument; write the records, and print them as ``table`` shows them."""
-    from ..instruments.instrument import measure_starts
-    from ..model.device import claim_gpu
-
-    study, folder = study_and_folder(arguments)
-    claim_gpu()
-    for record in measure_starts(instrument, study, arguments.seeds or study.seeds[:1], folder, arguments.done):
-        print("\n".join(table(record)), flush=True)
-        for note in getattr(record, "notes", ()):
-            print(f"note: {note}", file=sys.stderr)
-
-
-@command(CONFIG, RESULTS, SEEDS, DONE)
-def estimators(arguments: Namespace) -> None:
-    """Measure gradient estimators on initial models, against the true gradient.
-
-    Bias, noise and usefulness of the update of each method, on the same batches (docs/estimators.md).
-    """
-    from ..instruments.estimators import Estimation, text
-
-    _measure(arguments, Estimation, text)
-
-
-@command(CONFIG, RESULTS, SEEDS, DONE)
-def rounds(arguments: Namespace) -> None:
-    """Measure one round of updates by each method, from the same policy and rollouts.
-
-    The policy is validated with the same sampling seeds after each method's updates (docs/estimators.md).
-    """
-    from ..instruments.rounds import Round, text
-
-    _measure(arguments, Round, text)
-
-
 # Figures, tables, the report and MLflow.
 
 
@@ -365,26 +325,6 @@ def track(arguments: Namespace) -> None:
     with job(arguments.done, [record.name]) as digests:
         write_record(record, mirror(results))
         digests[record.name] = results.fingerprints.tracking()
-
-
-@command(
-    path("results", "the study's results, such as results/phase-ranges", metavar="RESULTS"),
-    path("--out", "JSON file for all candidates and the choice"),
-)
-def ranges(arguments: Namespace) -> None:
-    """Choose a clip range per ratio from the runs of a study of candidates.
-
-    lab/research/studies/phase-ranges.yaml is such a study. Candidates are compared by the area under their learning
-    curves.
-    """
-    from ..analysis.clip_ranges import choose_ranges, ranges_text
-    from ..files import atomic_json
-    from ..results import StudyResults
-
-    choice = choose_ranges(StudyResults(arguments.results))
-    print(ranges_text(choice))
-    if arguments.out:
-        atomic_json(arguments.out, choice)
 
 
 @command(flag("--markdown", "the reference of all keys instead, as Markdown"))

@@ -93,26 +93,23 @@ def updates_look(index: int, of: int) -> Look:
 
 
 def looks(study: Study) -> dict[str, Look]:
-    """Colour, marker and line style of every arm and measured method of a study, the same in all its figures.
+    """Colour, marker and line style of every arm of a study, the same in all its figures.
 
-    Arms and methods without a fixed look get the least used colours and markers, in the order of the study. An arm with
+    Arms without a fixed look get the least used colours and markers, in the order of the study. An arm with
     other training settings looks like the arm of the same method with the study's settings, if there is one.
     """
     arms = run_matrix(study).arms
     keys = [arm.method_name if arm.method_name in arms else name for name, arm in arms.items()]
-    measured = [name for section in (study.estimators, study.rounds) if section for name in section.methods]
     chosen = {START: {"color": GREY, "marker": "_", "linestyle": ":"}}
-    for group in (keys, measured):  # arms first: their figures have curves that cross
-        counts = Counter[str]()
-        new = [key for key in dict.fromkeys(group) if key not in chosen]
-        for key in sorted(new, key=lambda key: _fixed(key) is None):
-            mine = _fixed(key)
-            if mine is None or mine in chosen.values():
-                every = [look(colour, marker) for colour in COLOURS for marker in MARKERS]
-                free = [one for one in every if one not in chosen.values()]
-                mine = min(free or [look(BLACK, "X")], key=lambda one: (counts[one["color"]], counts[one["marker"]]))
-            chosen[key] = mine
-            counts.update([mine["color"], mine["marker"]])
+    counts = Counter[str]()
+    for key in sorted(dict.fromkeys(keys), key=lambda key: _fixed(key) is None):
+        mine = _fixed(key)
+        if mine is None or mine in chosen.values():
+            every = [look(colour, marker) for colour in COLOURS for marker in MARKERS]
+            free = [one for one in every if one not in chosen.values()]
+            mine = min(free or [look(BLACK, "X")], key=lambda one: (counts[one["color"]], counts[one["marker"]]))
+        chosen[key] = mine
+        counts.update([mine["color"], mine["marker"]])
     return chosen | {name: chosen[key] for name, key in zip(arms, keys, strict=True)}
 
 

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from .batch import TokenBatch
-from .clip import ClipCov, Surrogate
+from .clip import Surrogate
 from .correction import loglinear, off_policy_mask, rollout_weights
 from .divergence import LARGEST_LOG, k3
-from .part import Custom
 from .penalty import EntropySignal, Kl, entropy_drop_mask
 
 if TYPE_CHECKING:
@@ -96,25 +95,6 @@ def anchored(method: Method, batch: TokenBatch) -> TokenBatch:
     proximal = loglinear(batch.log_probs, engine, batch.staleness)
     weights = rollout_weights(proximal, engine, batch.mask, method.sampler)
     return batch.replace(old_log_probs=proximal, rollout_weights=weights, step=step)
-
-
-def coefficients(method: Method, batch: TokenBatch, seed: int) -> tuple[Tensor, Tensor | None, dict[str, float]]:
-    """The coefficients c of the update Σ_t c_t ∇log π_t, and the metrics of the loss.
-
-    Returns (−∂loss/∂log π, −∂loss/∂entropy or None if the loss does not read it, metrics). Both gradients are
-    [batch, tokens]. Random choices of a loss are keyed by ``seed``.
-    """
-    if any(isinstance(part, ClipCov | Custom) for part in method.parts().values()):
-        torch.manual_seed(seed)  # takes as long as a loss, so it is done only for parts that may draw random numbers
-    leaves = {"log_probs": batch.log_probs.detach().clone().requires_grad_()}
-    if "entropy_gradient" in method.needs:
-        assert batch.entropy is not None
-        leaves["entropy"] = batch.entropy.detach().clone().requires_grad_()
-    out = method.loss(batch.replace(**leaves))
-    # A custom loss may be constant on this batch.
-    outputs = (-out.loss).sum() + sum(0 * leaf.sum() for leaf in leaves.values())
-    gradients = torch.autograd.grad(outputs, list(leaves.values()))
-    return gradients[0], gradients[1] if len(gradients) > 1 else None, out.metrics
 
 
 def importance(method: Method, batch: TokenBatch) -> Tensor:

@@ -6,7 +6,7 @@ from ..errors import UserError
 from ..figures import SUFFIXES, TABLES
 from ..paths import START
 from ..results import StudyResults, run_metrics
-from ..study.fingerprint import measured_starts, start_seeds
+from ..study.fingerprint import start_seeds
 
 
 def check_complete(results: StudyResults) -> None:
@@ -17,8 +17,6 @@ def check_complete(results: StudyResults) -> None:
         *(results.run_folder(run).summary for run in runs),
         *(folder.evaluation(name).record for name in models),
         *(folder.evaluation(name).samples for name in models),
-        *(folder.estimators(seed) for seed in measured_starts(study, study.estimators)),
-        *(folder.rounds(seed) for seed in measured_starts(study, study.rounds)),
         *(folder.figure(name, suffix) for name in study.figures for suffix in SUFFIXES),
         *(folder.table(name, suffix) for name in TABLES for suffix in (".csv", ".md")),
         folder.report,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from ..errors import UserError, did_you_mean
-from ..objective import comparison_names, method, method_names
+from ..errors import UserError
+from ..objective import method
 from .runs import START, Arm, arms_of, run_matrix
-from .schema import Estimators, Experiment, Rounds, Study, Training
+from .schema import Experiment, Study, Training
 from .sections import distinct
 
 LONGEST_ARM = 150  # characters; folder names, with what is added to an arm's name, have at most 255 bytes
@@ -18,7 +18,6 @@ def check_keys(study: Study) -> None:
     _check_alone(study)
     for name in study.methods:
         method(name, study.methods)
-    check_instruments(study)
     for name, experiment in study.experiments.items():
         _check_experiment(name, experiment, study)
     try:
@@ -98,60 +97,3 @@ def _check_name(experiment: str, arm: Arm) -> None:
         )
     if arm.name == START:
         raise UserError(f"experiments.{experiment}.methods: {START!r} is reserved for the initial models.")
-
-
-def check_instruments(study: Study) -> None:
-    """Check the sections `estimators` and `rounds`, where a study has them."""
-    for where, section in (("estimators", study.estimators), ("rounds", study.rounds)):
-        if section is not None:
-            _check_instrument(study, where, section)
-
-
-def _check_instrument(study: Study, where: str, section: Estimators | Rounds) -> None:
-    names, reference, training = section.methods, section.reference, study.training
-    known = [*study.methods, *method_names(), *comparison_names()]
-    for name in names:
-        if name not in known:
-            raise UserError(f"{where}.methods: no method is called {name!r}.{did_you_mean(name, known)}")
-        chosen = method(name, study.methods)
-        if "staleness" in chosen.needs:
-            raise UserError(
-                f"{where}.methods: {name!r} needs the age of rollouts (anchor: loglinear), which is not varied here; "
-                "leave it out, or measure it in a run with training.off_policy_steps."
-            )
-        if chosen.n_mtp_heads:
-            raise UserError(
-                f"{where}.methods: {name!r} needs prediction heads, which are not trained here; leave it out, or "
-                "measure its variant with `ratio: {future: backbone}`."
-            )
-    if reference not in names:
-        raise UserError(
-            f"{where}.reference: {reference!r} is not one of {where}.methods. Add it there."
-            f"{did_you_mean(reference, names)}"
-        )
-    if max(section.steps) > training.steps:
-        raise UserError(f"{where}.steps: {max(section.steps)} is more than training.steps ({training.steps}).")
-    if not max(section.updates):
-        raise UserError(f"{where}.updates: all ratios are 1 after 0 updates; add a larger number.")
-    if max(section.steps):
-        try:
-            _check_updates(training)
-        except UserError as error:
-            raise UserError(f"{where}: {error}") from error
-
-
-def check_prompts(where: str, section: Estimators | Rounds, available: int) -> None:
-    """UserError if the rollouts of one policy need more prompts than the ``available`` training problems.
-
-    With fewer problems, prompts would repeat and batches would not be independent.
-    """
-    per_update = section.prompts_per_update
-    needed = {"updates": max(section.updates) * per_update}
-    if isinstance(section, Estimators):
-        needed |= {"batches": section.batches * per_update, "true_prompts": section.true_prompts}
-    for key, count in needed.items():
-        if count > available:
-            raise UserError(
-                f"{where}.{key}: needs {count} prompts, but there are {available} training problems "
-                f"(prompts_per_update is {per_update}). Choose fewer, or a larger data.train_size."
-            )

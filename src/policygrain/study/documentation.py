@@ -30,8 +30,6 @@ NAMES: dict[Artefact, str] = {
     "benchmarks": "benchmark problems",
     "start_model": "initial models",
     "run": "training runs",
-    "estimators": "estimators",
-    "rounds": "rounds",
     "evaluation": "evaluations",
     "figures": "figures and tables",
     "tracking": "MLflow",

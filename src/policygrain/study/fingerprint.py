@@ -12,7 +12,7 @@ from functools import cache, cached_property, partial
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -20,16 +20,10 @@ from .. import digests
 from ..objective import Method, method
 from ..objective.method import TEXTS
 from .runs import Arm, Run, RunMatrix, methods_of, run_matrix
-from .schema import Estimators, Rounds, Study
+from .schema import Study
 from .sections import Artefact, decides, leaves
 
-Instrument = Literal["estimators", "rounds"]
-CODE = "code"  # a setting of runs and measurements: custom function → digest of its file
-VERSION = "version"  # a setting of measurements: `INSTRUMENTS`
-
-# Version of the instruments' measurements, which are repeated if it changes. 2: a true gradient per aggregation, and
-# entropies on pools.
-INSTRUMENTS = 2
+CODE = "code"  # a setting of runs: custom function → digest of its file
 
 
 class Fingerprints:
@@ -45,7 +39,6 @@ class Fingerprints:
         # Computed once: a workflow asks for each of these hundreds of times.
         self._settings_of = cache(partial(settings, study))
         self._methods: dict[str, dict[str, Any]] = {}
-        self._instruments: dict[Artefact, dict[str, Any]] = {}
         self._runs: dict[Run, str] = {}
         self._start_models: dict[int, str] = {}
 
@@ -92,11 +85,6 @@ class Fingerprints:
             return trained
         return together([trained, self.evaluation(evaluated)])
 
-    def measured(self, instrument: Instrument, start: int) -> str:
-        """The measurements of the initial model of seed ``start``, including data and initial model."""
-        instrument_settings = self.instrument_settings(instrument, start)
-        return digests.of_json([instrument_settings, self.training_data, self.start_model(start)])
-
     def evaluation(self, runs: Sequence[Run], seeds: Sequence[int] = ()) -> str:
         """The evaluation of the final models of ``runs`` and of the initial models of ``seeds``."""
         models = [self.run(run) for run in runs] + [self.start_model(seed) for seed in seeds]
@@ -105,15 +93,12 @@ class Fingerprints:
 
     def figures(self) -> str:
         """All figures and tables, which depend on all results of the study."""
-        measured = [name for s in (self.study.estimators, self.study.rounds) if s for name in s.methods]
-        names = dict.fromkeys([arm.method_name for arm in self.matrix.arms.values()] + measured)
+        names = dict.fromkeys(arm.method_name for arm in self.matrix.arms.values())
         shown = {name: method(name, self.study.methods) for name in names}
         cited = {name: [getattr(shown_method, key) for key in TEXTS] for name, shown_method in shown.items()}
         runs = {run.name: self.run(run) for run in self.matrix.runs}
-        starts = [self.measured("estimators", s) for s in measured_starts(self.study, self.study.estimators)]
-        starts += [self.measured("rounds", s) for s in measured_starts(self.study, self.study.rounds)]
         evaluated = self.evaluation(self.matrix.evaluated, start_seeds(self.study))
-        return digests.of_json([self._settings_of("figures"), cited, [runs, starts, evaluated]])
+        return digests.of_json([self._settings_of("figures"), cited, [runs, evaluated]])
 
     def tracking(self) -> str:
         """The copy in MLflow."""
@@ -131,17 +116,6 @@ class Fingerprints:
             chosen = arm.method(self.study)
             self._methods[arm.name] = {**without_methods, "method": _content(chosen), **self._code([chosen])}
         return {**self._methods[arm.name], "seed": seed, "start_seed": start_seed(self.study, seed)}
-
-    def instrument_settings(self, instrument: Instrument, start: int) -> dict[str, Any]:
-        """The settings that the measurements of an instrument depend on directly, with the resolved methods."""
-        if instrument not in self._instruments:
-            section: Estimators | Rounds | None = getattr(self.study, instrument)
-            methods = {name: method(name, self.study.methods) for name in (section.methods if section else ())}
-            resolved = {name: _content(m) for name, m in methods.items()}
-            section_settings = {key: value for key, value in self._settings_of(instrument).items() if key != "methods"}
-            self._instruments[instrument] = {**section_settings, "resolved": resolved, VERSION: INSTRUMENTS}
-            self._instruments[instrument] |= self._code(methods.values())
-        return {**self._instruments[instrument], "start_seed": start}
 
     def _code(self, methods: Iterable[Method]) -> dict[str, dict[str, str]]:
         """The digests of the custom functions in these methods, as the setting `CODE`; empty without any."""
@@ -220,8 +194,3 @@ def start_seed(study: Study, seed: int) -> int:
 def start_seeds(study: Study) -> list[int]:
     """The seeds of the initial models of a study."""
     return sorted({start_seed(study, seed) for seed in study.seeds})
-
-
-def measured_starts(study: Study, section: Estimators | Rounds | None) -> list[int]:
-    """Seeds of the initial models on which estimators or rounds are measured; none without the section."""
-    return start_seeds(study)[: section.starts] if section is not None else []

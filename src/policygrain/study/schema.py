@@ -17,7 +17,6 @@ from .sections import (
     EVERY_MODEL,
     MOST,
     NOTHING,
-    POLICY,
     POLICY_AND_EVALUATION,
     Level,
     Name,
@@ -95,10 +94,10 @@ class WarmStart(Section):
 class Lora(Section):
     """Low-rank adapters (LoRA); the model's own weights are frozen. Needs the package peft."""
 
-    rank: int = key(POLICY, 16, "rank of the adapters", ge=1, le=8192)
-    alpha: float = key(POLICY, 32.0, "the adapter output is scaled by alpha / rank", gt=0, le=10_000)
+    rank: int = key("run", 16, "rank of the adapters", ge=1, le=8192)
+    alpha: float = key("run", 32.0, "the adapter output is scaled by alpha / rank", gt=0, le=10_000)
     targets: Several[Text] = key(
-        POLICY,
+        "run",
         ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
         "modules with an adapter, by the last part of their names",
     )
@@ -118,7 +117,7 @@ class Model(Section):
         None,
         "revision (commit, tag or branch) of a Hugging Face model, whose commit is recorded; null: main",
     )
-    dtype: Literal["float32", "bfloat16"] = key(POLICY, "float32", "data type of the policy's weights and computation")
+    dtype: Literal["float32", "bfloat16"] = key("run", "float32", "data type of the policy's weights and computation")
     lora: Lora | None = Field(None, description="low-rank adapters; null: all weights are trained")
     tiny: TinyModel = Field(TinyModel(), description="architecture, with start: tiny")
     warm_start: WarmStart = Field(WarmStart(), description="supervised fine-tuning, with start: tiny")
@@ -295,27 +294,27 @@ class Training(Section):
         "mappings; those that a study has keys for are refused",
     )
     steps: PositiveInt = key("run", 30, "training steps; each samples one batch")
-    prompts_per_step: PositiveInt = key(POLICY, 16, "prompts per batch")
-    group: int = key(POLICY, 8, "responses per prompt (group size G); a single one has no advantage", ge=2, le=100_000)
+    prompts_per_step: PositiveInt = key("run", 16, "prompts per batch")
+    group: int = key("run", 8, "responses per prompt (group size G); a single one has no advantage", ge=2, le=100_000)
     updates_per_batch: PositiveInt = key(
-        POLICY,
+        "run",
         4,
         "minibatches, and optimizer steps, in a pass over a batch; with more of them, training is more off-policy",
     )
-    epochs: PositiveInt = key(POLICY, 1, "passes over each batch, all with the same old log-probabilities")
-    learning_rate: float = key(POLICY, 2e-4, "learning rate of AdamW; with 0 nothing is learned", ge=0, le=1)
-    warmup_updates: NonNegativeInt = key(POLICY, 0, "optimizer steps of linear learning-rate warmup")
-    weight_decay: float = key(POLICY, 0.0, "weight decay of AdamW", ge=0, le=10)
-    betas: tuple[Beta, Beta] = key(POLICY, (0.9, 0.95), "betas of AdamW", strict=False)
-    max_grad_norm: PositiveFloat = key(POLICY, 1.0, "maximum gradient norm; larger gradients are scaled down")
+    epochs: PositiveInt = key("run", 1, "passes over each batch, all with the same old log-probabilities")
+    learning_rate: float = key("run", 2e-4, "learning rate of AdamW; with 0 nothing is learned", ge=0, le=1)
+    warmup_updates: NonNegativeInt = key("run", 0, "optimizer steps of linear learning-rate warmup")
+    weight_decay: float = key("run", 0.0, "weight decay of AdamW", ge=0, le=10)
+    betas: tuple[Beta, Beta] = key("run", (0.9, 0.95), "betas of AdamW", strict=False)
+    max_grad_norm: PositiveFloat = key("run", 1.0, "maximum gradient norm; larger gradients are scaled down")
     temperature: float = key(
-        POLICY, 1.0, "sampling temperature of rollouts; also applied to log-probabilities and entropy", gt=0, le=10
+        "run", 1.0, "sampling temperature of rollouts; also applied to log-probabilities and entropy", gt=0, le=10
     )
-    max_tokens: PositiveInt = key(POLICY, 112, "maximum length of a response (L_max), in tokens")
+    max_tokens: PositiveInt = key("run", 112, "maximum length of a response (L_max), in tokens")
     micro_batch_tokens: PositiveInt = key(
         NOTHING, 2048, "maximum tokens of prompts and responses per forward pass; changes no result"
     )
-    engine: Literal["transformers", "vllm"] = key(POLICY, "transformers", "engine that samples rollouts")
+    engine: Literal["transformers", "vllm"] = key("run", "transformers", "engine that samples rollouts")
     kv_gib: float | None = key(
         NOTHING,
         None,
@@ -348,7 +347,7 @@ class Training(Section):
         "of the batch agree with the trainer's to 1e-4 nats on average",
     )
     segment_ends: tuple[Text, ...] = key(
-        POLICY,
+        "run",
         ("\n",),
         "texts that end a segment, for methods whose blocks are segments: a token that contains one is the "
         "last of its segment",
@@ -395,73 +394,6 @@ class Experiment(Section):
         "equivalence margin in points of accuracy: a difference shown to be smaller is reported as such",
         gt=0,
         le=50,
-    )
-
-
-class Estimators(Section):
-    """Measurements of gradient estimators (`policygrain estimators`).
-
-    One record per initial model. A policy is trained for some steps by `reference`; from its rollouts, all estimators
-    compute their updates at some distances (optimizer steps by `reference`), and are compared with the true gradient
-    there.
-    """
-
-    methods: Several[str] = key(
-        "estimators",
-        ...,
-        "estimators: names of presets or of methods defined under `methods`; their samplers are not used",
-    )
-    reference: str = key(
-        "estimators", ..., "method that trains the policy; one of `methods`, and the reference of differences"
-    )
-    starts: PositiveInt | None = key("figures", None, "maximum number of initial models that are measured; null: all")
-    steps: Several[NonNegativeInt] = key(
-        "estimators", [4], "stages of training: numbers of training steps before rollouts are sampled"
-    )
-    updates: Several[NonNegativeInt] = key(
-        "estimators",
-        [4, 16],
-        "distances: numbers of optimizer steps between the policy that sampled and the one that is updated",
-    )
-    prompts_per_update: PositiveInt = key("estimators", 3, "prompts in an ordinary batch, of one optimizer step")
-    # The jackknife leaves out one batch and estimates the squared mean of the others, which needs two.
-    batches: int = key("estimators", 100, "number of ordinary batches, the same for all estimators", ge=3, le=MOST)
-    true_prompts: int = key(
-        "estimators",
-        400,
-        "prompts whose fresh responses, sampled at each distance, give the true gradient",
-        ge=3,
-        le=MOST,
-    )
-
-
-class Rounds(Section):
-    """Measurements of one round (`policygrain rounds`).
-
-    One record per initial model. From a policy that `reference` trained for some steps, with its optimizer state, and a
-    pool of its rollouts, each method makes the same updates; after some of them the policy is validated.
-    """
-
-    methods: Several[str] = key(
-        "rounds", ..., "names of presets or of methods defined under `methods`; their samplers are not used"
-    )
-    reference: str = key(
-        "rounds", ..., "method that trains the policy; one of `methods`, and the reference of differences"
-    )
-    starts: PositiveInt | None = key("figures", None, "maximum number of initial models that are measured; null: all")
-    steps: Several[NonNegativeInt] = key(
-        "rounds", [4], "stages of training: numbers of training steps before rollouts are sampled"
-    )
-    updates: Several[PositiveInt] = key(
-        "rounds", [1, 2, 4, 8, 16], "numbers of updates after which the policy is validated; the largest ends the round"
-    )
-    pools: PositiveInt = key("rounds", 2, "pools of rollouts per policy")
-    prompts_per_update: PositiveInt = key("rounds", 3, "prompts in a minibatch")
-    samples: PositiveInt = key(
-        "rounds",
-        1,
-        "responses per validation problem at the end of the round, with the same seeds for all methods; "
-        "earlier validations use one",
     )
 
 
@@ -520,18 +452,12 @@ class Study(Section):
     )
     training: Training = Field(Training(), description="the training loop")
     methods: dict[Name, MethodChanges] = key(
-        POLICY, {}, "new methods, each with the method (`base`) that it changes, and changes to presets"
+        "run", {}, "new methods, each with the method (`base`) that it changes, and changes to presets"
     )
     experiments: dict[Name, Experiment] = Field(
         min_length=1, description="experiments by name: methods × settings × seeds"
     )
     evaluation: Evaluation = Field(description="evaluation on benchmarks")
-    estimators: Estimators | None = Field(
-        None, description="quality of gradient estimators against the true gradient; null: not measured"
-    )
-    rounds: Rounds | None = Field(
-        None, description="one round of updates by each method from the same rollouts; null: not measured"
-    )
     figures: Annotated[list[FigureName], AfterValidator(distinct)] = key(
         "figures", ["benchmarks", "dynamics", "clip_ratio"], "figures to draw"
     )

@@ -19,13 +19,10 @@ from ..settings import read_number
 MOST = 1_000_000
 T = TypeVar("T")
 
-Artefact = Literal[
-    "training_data", "benchmarks", "start_model", "run", "estimators", "rounds", "evaluation", "figures", "tracking"
-]
+Artefact = Literal["training_data", "benchmarks", "start_model", "run", "evaluation", "figures", "tracking"]
 Artefacts = tuple[Artefact, ...]
 NOTHING: Artefacts = ()  # for memory, limits, checkpoints, division into jobs
-POLICY: Artefacts = ("run", "estimators", "rounds")
-POLICY_AND_EVALUATION: Artefacts = (*POLICY, "evaluation")
+POLICY_AND_EVALUATION: Artefacts = ("run", "evaluation")
 EVERY_MODEL: Artefacts = ("start_model", *POLICY_AND_EVALUATION)
 
 

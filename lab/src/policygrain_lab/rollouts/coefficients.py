@@ -18,8 +18,9 @@ from policygrain.integrations.options import NEEDS
 from policygrain.objective import Method, comparison_names, method, method_names
 from policygrain.objective.advantage import Grpo
 from policygrain.objective.batch import Responses, StepTotals, TokenBatch
+from policygrain.objective.clip import ClipCov
 from policygrain.objective.correction import rollout_weights
-from policygrain.objective.loss import coefficients
+from policygrain.objective.part import Custom
 from policygrain.progress import Progress
 
 from .calibrate import GRAINS, published_ranges
@@ -78,6 +79,25 @@ def objectives(rollouts: Rollouts, own: Mapping[str, Any] | None = None) -> tupl
             chosen[name] = one
         seen.add(definition)
     return chosen, left_out
+
+
+def coefficients(method: Method, batch: TokenBatch, seed: int) -> tuple[Tensor, Tensor | None, dict[str, float]]:
+    """The coefficients c of the update Σ_t c_t ∇log π_t, and the metrics of the loss.
+
+    Returns (−∂loss/∂log π, −∂loss/∂entropy or None if the loss does not read it, metrics). Both gradients are
+    [batch, tokens]. Random choices of a loss are keyed by ``seed``.
+    """
+    if any(isinstance(part, ClipCov | Custom) for part in method.parts().values()):
+        torch.manual_seed(seed)  # takes as long as a loss, so it is done only for parts that may draw random numbers
+    leaves = {"log_probs": batch.log_probs.detach().clone().requires_grad_()}
+    if "entropy_gradient" in method.needs:
+        assert batch.entropy is not None
+        leaves["entropy"] = batch.entropy.detach().clone().requires_grad_()
+    out = method.loss(batch.replace(**leaves))
+    # A custom loss may be constant on this batch.
+    outputs = (-out.loss).sum() + sum(0 * leaf.sum() for leaf in leaves.values())
+    gradients = torch.autograd.grad(outputs, list(leaves.values()))
+    return gradients[0], gradients[1] if len(gradients) > 1 else None, out.metrics
 
 
 class Work:

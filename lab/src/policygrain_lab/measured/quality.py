@@ -1,7 +1,7 @@
 """The quality of estimators: bias and noise of their updates, from updates on many batches and the true gradient.
 
 Squared means are corrected for sampling noise (U-statistics). Intervals are by the jackknife, which leaves out one
-block of batches, or of the true gradient's responses, at a time. Formulas: docs/estimators.md.
+block of batches, or of the true gradient's responses, at a time.
 """
 
 from __future__ import annotations

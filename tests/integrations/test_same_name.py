@@ -12,7 +12,8 @@ from torch import Tensor
 from policygrain import Method, method
 from policygrain.integrations.conformance import compare
 from policygrain.integrations.generated import random_fields
-from tests.support.trainer_losses import skyrl_module, trinity_objective, trl_objective, verl_config, verl_objective
+
+from ..support.trainer_losses import skyrl_module, trinity_objective, trl_objective, verl_config, verl_objective
 
 LENGTHS = [12, 5, 9, 1, 7, 3, 12, 8, 2, 11, 4, 6, 10, 1, 9, 5]
 MICRO = (1, 2, 4)  # micro-batches of a step

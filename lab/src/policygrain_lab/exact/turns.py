@@ -19,10 +19,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..objective import Method, method
-from ..objective.advantage import TurnRewards
-from ..objective.batch import TokenBatch, turn_numbers
-from .exact_chains import every_response
+from policygrain.objective import Method, method
+from policygrain.objective.advantage import TurnRewards
+from policygrain.objective.batch import TokenBatch, turn_numbers
+
+from .chains import every_response
 
 RATIOS: dict[str, dict[str, object]] = {
     "none": {"name": "none"},

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from policygrain.instruments.instrument import measure as measure_start
-from policygrain.instruments.rounds import Round, text
-from policygrain.measurements import RoundRow, RoundsRecord
 from policygrain.paths import DataFolder
-from policygrain.records import read_record
 from policygrain.study import Study
-from policygrain.study.fingerprint import Fingerprints
-
-from ..support.small import small_study
+from policygrain_lab.measured.instrument import measure as measure_start
+from policygrain_lab.measured.options import Rounds
+from policygrain_lab.measured.records import RoundRow, RoundsRecord
+from policygrain_lab.measured.rounds import Round, text
+from tests.support.small import small_study
 
 METHODS: dict[str, Any] = {
     "token": {"ratio": "token", "clip": None},
@@ -24,31 +23,17 @@ METHODS: dict[str, Any] = {
     "sequence": {"ratio": "sequence", "clip": None, "advantage": "dr_grpo"},
     "anchored": {"base": "token", "penalties": [{"name": "kl", "coefficient": 5.0}]},
 }
-SECTION: dict[str, Any] = {
-    "reference": "token",
-    "methods": list(METHODS),
-    "steps": [0, 1],
-    "updates": [1, 3],
-    "pools": 2,
-    "prompts_per_update": 2,
-    "samples": 2,
-}
+STUDY = small_study(methods=METHODS)
+SPEC = Rounds(reference="token", methods=tuple(METHODS), steps=(0, 1), updates=(1, 3), prompts_per_update=2, samples=2)
 
 
-def study_of(training: dict[str, Any] | None = None, **changes: Any) -> Study:
-    return small_study(methods=METHODS, rounds=SECTION | changes, training=training or {})
-
-
-def measure(study: Study, made: tuple[Path, Path], out: Path) -> RoundsRecord:
-    return measure_start(Round, study, 0, str(made[1]), DataFolder(made[0]), out)
+def measure(made: tuple[Path, Path], study: Study = STUDY, **changes: Any) -> RoundsRecord:
+    return measure_start(Round, replace(SPEC, **changes), study, 0, str(made[1]), DataFolder(made[0]))
 
 
 @pytest.fixture(scope="module")
-def measured(made: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> RoundsRecord:
-    out = tmp_path_factory.mktemp("rounds") / "seed0.json"
-    found = measure(study_of(), made, out)
-    assert read_record(RoundsRecord, out, "") == found
-    return found
+def measured(made: tuple[Path, Path]) -> RoundsRecord:
+    return measure(made)
 
 
 def by_method(record: RoundsRecord, method: str) -> list[dict[str, Any]]:
@@ -59,7 +44,6 @@ def test_the_record_is_complete(measured: RoundsRecord) -> None:
     assert [(r.steps, r.pool, r.method, r.updates) for r in measured.rows] == [
         (steps, pool, name, updates) for steps in (0, 1) for pool in (0, 1) for name in METHODS for updates in (1, 3)
     ]
-    assert measured.settings == Fingerprints(study_of()).instrument_settings("rounds", 0)
     assert (measured.responses_per_update, measured.validation_responses) == (8, 20)
     assert set(measured.before) == {"0", "1"} and all(0 <= r.reward <= 1 for r in measured.rows)
     assert all(r.gradient_norm > 0 for r in measured.rows if r.updates == 3 and r.method == "anchored")
@@ -83,47 +67,31 @@ def test_entropies_are_of_the_same_states_for_all_methods(measured: RoundsRecord
         assert after["anchored"] != after["token"]
 
 
-def test_each_method_starts_from_the_same_policy(
-    measured: RoundsRecord, made: tuple[Path, Path], tmp_path: Path
-) -> None:
-    turned = measure(study_of(methods=list(reversed(METHODS))), made, tmp_path / "a.json")
+def test_each_method_starts_from_the_same_policy(measured: RoundsRecord, made: tuple[Path, Path]) -> None:
+    turned = measure(made, methods=tuple(reversed(METHODS)))
     assert turned.before == measured.before
     assert all(by_method(turned, name) == by_method(measured, name) for name in METHODS)
 
 
-def test_a_learning_rate_of_0_changes_nothing(made: tuple[Path, Path], tmp_path: Path) -> None:
-    found = measure(study_of({"learning_rate": 0.0}, steps=[0], pools=1), made, tmp_path / "a.json")
+def test_a_learning_rate_of_0_changes_nothing(made: tuple[Path, Path]) -> None:
+    found = measure(made, small_study(methods=METHODS, training={"learning_rate": 0.0}), steps=(0,), pools=1)
     assert all(row.reward == row.before for row in found.rows)
     assert {round(row.kl_old, 6) for row in found.rows} == {0.0}
     assert all(row.pool_entropy == pytest.approx(row.pool_entropy_before) for row in found.rows if row.updates == 3)
 
 
 def test_differences_are_paired_over_pools() -> None:
-    rest = {
-        "steps": 4,
-        "updates": 8,
-        "before": 0.4,
-        "clip_fraction": 0.0,
-        "gradient_norm": 1.0,
-        "kl_old": 0.0,
-        "entropy": 1.0,
-    }
+    rest = {"steps": 4, "updates": 8, "before": 0.4, "clip_fraction": 0.0, "gradient_norm": 1.0}
+    rest |= {"kl_old": 0.0, "entropy": 1.0}
     rewards = {"a": (0.5, 0.6, 0.7), "b": (0.6, 0.8, 0.7)}
     rows = [
         RoundRow(method=name, pool=pool, reward=reward, **rest)
         for name, values in rewards.items()
         for pool, reward in enumerate(values)
     ]
-    record = RoundsRecord(
-        seed=0,
-        settings={},
-        reference="a",
-        before={"4": 0.4},
-        responses_per_update=8,
-        validation_responses=9,
-        seconds=1.0,
-        rows=rows,
-    )
+    facts = {"seed": 0, "settings": {}, "made_from": "", "commit": "", "seconds": 1.0, "reference": "a"}
+    sizes = {"before": {"4": 0.4}, "responses_per_update": 8, "validation_responses": 9}
+    record = RoundsRecord(**facts, **sizes, rows=rows)
     # Differences 0.1, 0.2, 0: mean 0.1, sd 0.1, and t of 2 degrees of freedom is 4.303.
     half = 100 * 4.302653 * 0.1 / 3**0.5
     shown = f"+10.0 [{10 - half:+.1f}, {10 + half:+.1f}]"

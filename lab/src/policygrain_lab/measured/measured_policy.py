@@ -16,23 +16,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..clock import Clock
-from ..data.problem import Problem
-from ..errors import UserError
-from ..hub import pinned
-from ..objective import Method, Sampler, method
-from ..objective.batch import TokenBatch
-from ..paths import DataFolder
-from ..provenance import seed_of
-from ..study.runs import Arm
-from ..train.policy import Policy, open_policy
-from ..train.rollout_batch import TrainingBatch, collect_batches
-from ..train.rollouts import Collector, PromptStream, Rollouts
-from ..train.steps import open_collector
-from ..train.update import minibatches, update
+from policygrain.clock import Clock
+from policygrain.data.problem import Problem
+from policygrain.errors import UserError
+from policygrain.hub import pinned
+from policygrain.objective import Method, Sampler, method
+from policygrain.objective.batch import TokenBatch
+from policygrain.paths import DataFolder
+from policygrain.provenance import seed_of
+from policygrain.study.runs import Arm
+from policygrain.train.policy import Policy, open_policy
+from policygrain.train.rollout_batch import TrainingBatch, collect_batches
+from policygrain.train.rollouts import Collector, PromptStream, Rollouts
+from policygrain.train.steps import open_collector
+from policygrain.train.update import minibatches, update
 
 if TYPE_CHECKING:
-    from ..study import Study
+    from policygrain.study import Study
 
 
 class Saved(NamedTuple):

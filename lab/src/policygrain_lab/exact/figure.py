@@ -6,8 +6,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..measurements import CaseEstimator, CaseRecord, CasesRecord
-from .style import GREY, RATIOS, SKY, WIDE, YELLOW, Look, handles, legend, look, named_rows, points
+from policygrain.figures.style import GREY, RATIOS, SKY, WIDE, YELLOW, Look, handles, legend, look, named_rows, points
+
+from .records import CaseEstimator, CaseRecord, CasesRecord
 
 # Estimators that are drawn as lines, in the order of the legend; all others are grey points.
 DRAWN: dict[str, Look] = {

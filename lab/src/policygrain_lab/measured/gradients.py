@@ -7,14 +7,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..model.logprobs import score_tokens
-from ..model.sequences import Sequences, micro_batches
-from ..objective import Method
-from ..objective.advantage import DrGrpo
-from ..objective.batch import TokenBatch
-from ..objective.loss import coefficients, merge_metrics
-from ..objective.part import Part
-from ..train.rollout_batch import TrainingBatch
+from policygrain.model.logprobs import score_tokens
+from policygrain.model.sequences import Sequences, micro_batches
+from policygrain.objective import Method
+from policygrain.objective.advantage import DrGrpo
+from policygrain.objective.batch import TokenBatch
+from policygrain.objective.loss import merge_metrics
+from policygrain.objective.part import Part
+from policygrain.train.rollout_batch import TrainingBatch
+
+from ..rollouts.coefficients import coefficients
 from .measured_policy import MeasuredPolicy, with_advantages
 from .quality import Estimates, Truth
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from policygrain.instruments import quality
-from policygrain.instruments.quality import (
+from policygrain_lab.measured import quality
+from policygrain_lab.measured.quality import (
     BLOCKS,
     MEMORY,
     UNDETERMINED,

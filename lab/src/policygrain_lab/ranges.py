@@ -1,6 +1,6 @@
 """The clip range of each ratio, chosen among a study's candidates on validation problems.
 
-The rule (docs/regime.md): of a ratio's candidates, the one with the largest area under the learning curve, mean over
+The rule: of a ratio's candidates, the one with the largest area under the learning curve, mean over
 regimes and seeds. If it is at an end of the list, the study needs candidates beyond it.
 """
 
@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UserError
-from ..results import StudyResults
-from ..study.runs import Arm, arms_of
-from ..text import columns
-from . import measures
+from policygrain.analysis import measures
+from policygrain.errors import UserError
+from policygrain.results import StudyResults
+from policygrain.study.runs import Arm, arms_of
+from policygrain.text import columns
 
 EXPERIMENT = "ranges"
 Range = tuple[float, float]  # low, high

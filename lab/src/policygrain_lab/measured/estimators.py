@@ -1,20 +1,21 @@
-"""Gradient estimators on the same batches, compared with the true gradient (docs/estimators.md)."""
+"""Gradient estimators on the same batches, compared with the true gradient."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ..measurements import EstimatorRow, EstimatorsRecord
-from ..objective import Method
-from ..objective.part import Part
-from ..progress import Progress
-from ..provenance import seed_of
-from ..study.schema import Estimators
-from ..text import columns
+from policygrain.objective import Method
+from policygrain.objective.part import Part
+from policygrain.progress import Progress
+from policygrain.provenance import seed_of
+from policygrain.text import columns
+
 from .gradients import estimate, measure_truths
 from .instrument import Instrument
 from .measured_policy import MeasuredPolicy, Pool, all_needs
+from .options import Estimators
 from .quality import Updates, blocks_for
+from .records import EstimatorRow, EstimatorsRecord
 
 
 class Estimation(Instrument[EstimatorsRecord]):
@@ -23,7 +24,7 @@ class Estimation(Instrument[EstimatorsRecord]):
     A policy without a gradient gets no rows; a note says so.
     """
 
-    name, record = "estimators", EstimatorsRecord
+    name, options, record = "estimators", Estimators, EstimatorsRecord
     spec: Estimators
 
     def __init__(self, spec: Estimators, methods: list[Method]) -> None:
@@ -32,7 +33,7 @@ class Estimation(Instrument[EstimatorsRecord]):
         self.accuracy: dict[str, float] = {}
 
     def stage(self, measured: MeasuredPolicy) -> None:
-        """Sample once, then compare after each number of updates by the reference (`estimators.updates`)."""
+        """Sample once, then compare after each number of updates by the reference (`--updates`)."""
         spec, steps, saved = self.spec, measured.steps, measured.save()
         # Both pools are sampled from the behaviour policy, before the first update changes it.
         prompts = spec.batches * spec.prompts_per_update

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from policygrain.analysis.clip_ranges import choose_ranges
-from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.results import StudyResults
-
-from . import records
+from policygrain_lab.cli import main
+from policygrain_lab.ranges import choose_ranges
+from tests.analysis import records
 
 RANGES = {"narrow": (0.05, 0.07), "middle": (0.1, 0.14), "wide": (0.2, 0.28)}
 ALL = tuple(RANGES)

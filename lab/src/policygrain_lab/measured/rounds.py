@@ -1,22 +1,24 @@
-"""One round: the same updates by each method, from one policy and one pool of its rollouts (docs/estimators.md)."""
+"""One round: the same updates by each method, from one policy and one pool of its rollouts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import pandas as pd
 import torch
 
-from ..analysis.statistics import over_seeds
-from ..measurements import RoundRow, RoundsRecord, measurement_table
-from ..objective import Method
-from ..progress import Progress
-from ..provenance import seed_of
-from ..study.schema import Rounds
-from ..text import columns
-from ..train.rollout_batch import TrainingBatch
+from policygrain.analysis.statistics import over_seeds
+from policygrain.objective import Method
+from policygrain.progress import Progress
+from policygrain.provenance import seed_of
+from policygrain.text import columns
+from policygrain.train.rollout_batch import TrainingBatch
+
 from .instrument import Instrument
 from .measured_policy import MeasuredPolicy, Pool, all_needs, with_advantages
+from .options import Rounds
+from .records import RoundRow, RoundsRecord
 
 
 class Round(Instrument[RoundsRecord]):
@@ -26,7 +28,7 @@ class Round(Instrument[RoundsRecord]):
     validated on the same problems with the same sampling seeds.
     """
 
-    name, record = "rounds", RoundsRecord
+    name, options, record = "rounds", Rounds, RoundsRecord
     spec: Rounds
 
     def __init__(self, spec: Rounds, methods: list[Method]) -> None:
@@ -59,7 +61,7 @@ class Round(Instrument[RoundsRecord]):
         }
 
     def _samples(self, updates: int) -> int:
-        """Responses per validation problem: `rounds.samples` after the last update, which is compared; else 1."""
+        """Responses per validation problem: `--samples` after the last update, which is compared; else 1."""
         return self.spec.samples if updates == self.last else 1
 
     def _round(
@@ -71,7 +73,7 @@ class Round(Instrument[RoundsRecord]):
         starts: Mapping[int, float],
         entropy: float,
     ) -> None:
-        """Make a round of updates and add a row for each of `rounds.updates`; the policy is not restored.
+        """Make a round of updates and add a row for each of `--updates`; the policy is not restored.
 
         ``starts`` (by number of updates) and ``entropy``: rewards, and entropy on the pool, before the round.
         """
@@ -115,7 +117,7 @@ def _pool_entropy(measured: MeasuredPolicy, pool: Pool) -> float:
 def text(record: RoundsRecord) -> list[str]:
     """The record as lines of a table: rewards, and the mean difference from the reference over pools, with interval."""
     lines = []
-    for steps, stage in measurement_table([record]).groupby("steps"):
+    for steps, stage in pd.DataFrame([row.model_dump() for row in record.rows]).groupby("steps"):
         rewards = 100 * stage.pivot_table("reward", "method", "updates", sort=False)  # means over pools
         last = stage[stage["updates"] == stage["updates"].max()]
         ends = 100 * last.pivot(index="pool", columns="method", values="reward")

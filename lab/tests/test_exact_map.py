@@ -7,16 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from policygrain.cli import main
-from policygrain.figures import maps
-from policygrain.figures.style import save
-from policygrain.instruments import exact_chains as chains
-from policygrain.instruments import exact_map as phase
-from policygrain.instruments.exact_decision import Estimator
-from policygrain.measurements import MapRecord
 from policygrain.records import read_record
-
-from ..conftest import ROOT
+from policygrain_lab.cli import main
+from policygrain_lab.exact import chains, map_figure
+from policygrain_lab.exact import map as phase
+from policygrain_lab.exact.decision import Estimator
+from policygrain_lab.exact.records import MapRecord
 
 ALL = [phase.REFERENCE, *phase.UNCLIPPED]
 CLIPPED = [Estimator(name, ratio, phase.PpoClip(low=0.1, high=0.14)) for name, ratio in phase.RATIOS.items()]
@@ -137,21 +133,6 @@ def test_at_small_distances_the_bias_is_proportional_to_them():
     assert bias("none", 0.02) / bias("none", 0.01) == pytest.approx(2, rel=0.02)
 
 
-def test_the_enumerated_moments_are_those_of_samples():
-    logits, behaviour, rewards = (x.expand(40_000, -1, -1) for x in some(1))
-    generator = torch.Generator().manual_seed(6)
-    tokens = chains.sample(behaviour, torch.rand((40_000, 1, 4), generator=generator, dtype=torch.float64))
-    baseline = chains.expected_reward(behaviour[:1], rewards[:1])
-    advantages = chains.reward(tokens, rewards) - baseline
-    for estimator in ALL:
-        sampled = chains.by_logit(phase.estimates(estimator.method, logits, behaviour, tokens, advantages), tokens)
-        mean, variance = (x[0] for x in phase.moments(estimator.method, logits[:1], behaviour[:1], rewards[:1]))
-        # A token adds to the mean over all 40,000 responses; each policy has one of them.
-        error = sampled.std(0) / 200
-        assert ((sampled.mean(0) - mean).abs() <= 5 * error + 1e-12).all()
-        assert sampled.var(0).sum().item() == pytest.approx(variance.item(), rel=0.1)
-
-
 @pytest.mark.parametrize("estimator", [*phase.UNCLIPPED, *CLIPPED], **by_name)
 def test_without_stale_rollouts_all_runs_are_the_same(estimator):
     cell = phase.Cell(age=0)
@@ -168,52 +149,18 @@ def test_runs_improve_and_first_rollouts_are_of_the_start():
     assert one[0][-1].mean() > one[0][0].mean() + 0.05
 
 
-@pytest.fixture
-def record():
-    return read_record(MapRecord, ROOT / "docs" / "cases_map.json", "Run `policygrain cases --map --out docs`.")
-
-
-@pytest.mark.release
 def test_the_command_writes_record_and_figure(monkeypatch, tmp_path, capsys):
+    """The figure has a panel per method, with bold text where a difference is shown."""
     monkeypatch.setattr(phase, "STEPS", 8)
-    monkeypatch.setattr(
-        phase, "CELLS", [replace(c, age=c.age // 8) for c in phase.CELLS if c.age > 4 and c.length < 12]
-    )
+    monkeypatch.setattr(phase, "CELLS", [replace(c, age=c.age // 8) for c in phase.CELLS if c.age > 4 and c.length < 8])
     assert main(["cases", "--map", "--seeds", "2", "--out", str(tmp_path)]) == 0
     written = read_record(MapRecord, tmp_path / "cases_map.json", "")
     assert len(written.cells) == len(phase.CELLS) and (tmp_path / "cases_map.png").exists()
     printed = capsys.readouterr()
     assert len(printed.out.strip().splitlines()) == 1 + len(phase.CELLS) + 1
     assert f"cells: {len(phase.CELLS)} of {len(phase.CELLS)}" in printed.err
-
-
-def test_the_committed_record_is_of_these_cells_and_methods(record):
-    assert [tuple(getattr(cell, key) for key in vars(phase.CELLS[0])) for cell in record.cells] == [
-        tuple(vars(cell).values()) for cell in phase.CELLS
-    ]
-    assert not record.commit.endswith("+") and record.batch == phase.BATCH and record.steps == phase.STEPS
-    for cell in record.cells:
-        assert [m.name for m in cell.methods if not m.clip] == [e.name for e in phase.UNCLIPPED]
-        clips = {m.name: m.clip for m in cell.methods if m.clip}
-        assert clips == {
-            name: tuple(clip.settings[key] for key in ("low", "high")) for name, clip in phase.CLIPS.items()
-        }
-        exact = next(m for m in cell.methods if m.name == "product")
-        assert exact.bias[2] < 1e-6
-
-
-def test_the_committed_record_is_what_is_computed(record):
-    """One small cell, again, without what is chosen over the whole map."""
-    place = phase.CELLS.index(phase.Cell(4, length=2))
-    again = phase._cell(phase.CELLS[place], phase.UNCLIPPED[:1], record.seeds)
-    assert again.methods[0].difference == pytest.approx(record.cells[place].methods[0].difference, abs=2e-6)
-    assert again.reference.bias == pytest.approx(record.cells[place].reference.bias, abs=2e-6)
-
-
-def test_the_map_has_a_panel_per_method_with_bold_text_where_it_is_shown(record, tmp_path):
-    figure = maps.exact(record)
-    save(figure, tmp_path / "map", [".png"])
-    rows = [cells for *_, cells in maps.by_row(record)]
-    for place, axes in enumerate(figure.axes[1 : 1 + len(record.cells[0].methods)]):
+    figure = map_figure.draw(written)
+    rows = [cells for *_, cells in map_figure.by_row(written)]
+    for place, axes in enumerate(figure.axes[1 : 1 + len(written.cells[0].methods)]):
         bold = [text.get_fontweight() == "bold" for text in axes.texts]
         assert bold == [cell.methods[place].p < 0.05 for row in rows for cell in row]

@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policygrain.instruments.exact_turns import (
+from policygrain.objective.batch import turn_numbers
+from policygrain_lab.exact.turns import (
     RATIOS,
     estimator,
     exact_gradient,
@@ -15,7 +16,6 @@ from policygrain.instruments.exact_turns import (
     problem,
     signal_to_noise,
 )
-from policygrain.objective.batch import turn_numbers
 
 some = settings(deadline=None, derandomize=True, max_examples=10)
 seeds = st.integers(0, 1000)
@@ -54,23 +54,6 @@ def test_a_group_has_every_episode_as_often_as_it_is_sampled(seed):
     same(count[index].double() / 256, chance / observations)
     assert len(rows) == 2 * 2 + 2 * 2 * 2 * 2
     assert (turn_numbers(episodes.mask).amax(1) + 1).tolist() == episodes.rewards.mask[0].sum(1).tolist()
-
-
-@some
-@given(seed=seeds)
-def test_rewards_by_hand(seed):
-    """An episode of one turn has its turn's reward and that of an end there; one of two turns both turns' rewards."""
-    generator = torch.Generator().manual_seed(seed)
-    task = problem(2, generator)
-    episodes = group(task, torch.full((2, 2, 2), 2), 4)
-    for tokens, mask, value in list(
-        zip(episodes.tokens.tolist(), episodes.mask.tolist(), episodes.returns, strict=True)
-    )[::7]:
-        first, a, _, second, b, _ = tokens
-        expected = task.of_turns[0, first, a] + (
-            task.of_turns[1, second, b] + task.of_end[1, 2 * a + b] if mask[4] else task.of_end[0, 2 * a]
-        )
-        assert value == pytest.approx(float(expected))
 
 
 @some

@@ -20,16 +20,17 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..analysis.statistics import over_seeds
-from ..measurements import CaseEstimator, CaseRecord, CasesRecord, Measured
-from ..objective import Method, method
-from ..objective.batch import TokenBatch
-from ..objective.clip import NoClip, PpoClip
-from ..objective.part import Part
-from ..objective.ratio import Block, NoRatio, PrefixRatio, ProductRatio, SequenceRatio, TokenRatio
-from ..progress import Progress
-from ..text import columns
-from . import exact_chains as chains
+from policygrain.analysis.statistics import over_seeds
+from policygrain.objective import Method, method
+from policygrain.objective.batch import TokenBatch
+from policygrain.objective.clip import NoClip, PpoClip
+from policygrain.objective.part import Part
+from policygrain.objective.ratio import Block, NoRatio, PrefixRatio, ProductRatio, SequenceRatio, TokenRatio
+from policygrain.progress import Progress
+from policygrain.text import columns
+
+from . import chains
+from .records import CaseEstimator, CaseRecord, CasesRecord, Measured
 
 Knob = Literal["first", "updates_per_batch", "drift", "mismatch"]
 BATCH = 24  # responses of an update, and of the batch whose cosine is measured

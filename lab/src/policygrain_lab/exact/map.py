@@ -14,18 +14,19 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from ..analysis.statistics import LEVEL, student
-from ..analysis.verdicts import holm
-from ..measurements import MapCell, MapMethod, MapRecord
-from ..objective import Method
-from ..objective.clip import PpoClip
-from ..objective.ratio import Block, NoRatio, ProductRatio, SequenceRatio, TokenRatio
-from ..progress import Progress
-from ..provenance import commit
-from ..text import columns
-from . import exact_chains as chains
-from .exact_chains import every_response
-from .exact_decision import BATCH, Estimator, interval, token_weights
+from policygrain.analysis.statistics import LEVEL, student
+from policygrain.analysis.verdicts import holm
+from policygrain.objective import Method
+from policygrain.objective.clip import PpoClip
+from policygrain.objective.ratio import Block, NoRatio, ProductRatio, SequenceRatio, TokenRatio
+from policygrain.progress import Progress
+from policygrain.provenance import commit
+from policygrain.text import columns
+
+from . import chains
+from .chains import every_response
+from .decision import BATCH, Estimator, interval, token_weights
+from .records import MapCell, MapMethod, MapRecord
 
 STEPS, EVERY = 64, 8  # steps of a run, and between two measurements of its expected reward
 AGES, LENGTHS, GROUPS, RATES = (4, 16, 48), (2, 4, 8, 12), (1, 2, 4, 8), (0.01, 0.04, 0.16)
@@ -42,7 +43,7 @@ UNCLIPPED = [
     Estimator("product", ProductRatio()),
     Estimator("product, cap 2", ProductRatio(cap=2.0)),
 ]
-# Chosen on other problems (docs/cases.md). With low = 1, no ratio is below the range.
+# Chosen on other problems. With low = 1, no ratio is below the range.
 CLIPS = {
     "token": PpoClip(low=1.0, high=8.96),
     "block": PpoClip(low=1.0, high=8.96),

@@ -10,14 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policygrain.analysis.statistics import over_seeds
-from policygrain.cli import main
-from policygrain.instruments import exact_chains as chains
-from policygrain.instruments import exact_decision as decision
-from policygrain.instruments.exact_decision import (
-    BAND,
+from policygrain.records import read_record
+from policygrain_lab.cli import main
+from policygrain_lab.exact import chains, decision
+from policygrain_lab.exact.decision import (
     BATCH,
     CASES,
-    NO_CLIP,
     RATIOS,
     X1,
     X2,
@@ -26,10 +24,7 @@ from policygrain.instruments.exact_decision import (
     estimators,
     text,
 )
-from policygrain.measurements import CasesRecord
-from policygrain.records import read_record
-
-from ..conftest import ROOT
+from policygrain_lab.exact.records import CasesRecord
 
 # ---- the policy -----------------------------------------------------------------------------------------------------
 
@@ -186,22 +181,6 @@ def test_the_enumerated_update_is_the_mean_of_sampled_ones(name):
     assert ((found.mean(0) - (1 - 1 / BATCH) * expected(name, COORDINATION)).abs() < 5 * error).all()
 
 
-@pytest.mark.parametrize("clip", [NO_CLIP, BAND], ids=["plain", "clipped"])
-@pytest.mark.parametrize("name", RATIOS)
-def test_policies_of_one_batch_do_not_influence_each_other(name, clip):
-    method = Estimator(name, RATIOS[name], clip).method
-    generator = torch.Generator().manual_seed(0)
-    size = (3, BATCH, COORDINATION.tokens)
-    logits = torch.randn((3, 9), generator=generator, dtype=torch.float64)
-    tokens = torch.rand(size, generator=generator, dtype=torch.float64).round()
-    old = decision.log_probs(torch.randn((3, 9), generator=generator, dtype=torch.float64), tokens, 2)
-    advantages = torch.randn(size[:2], generator=generator, dtype=torch.float64)
-    inputs = (logits, tokens, old, advantages)
-    together = decision.update(method, *inputs, first=2)
-    alone = [decision.update(method, *(x[i : i + 1] for x in inputs), first=2) for i in range(3)]
-    torch.testing.assert_close(together, torch.cat(alone), rtol=1e-10, atol=1e-12)
-
-
 # ---- learning -------------------------------------------------------------------------------------------------------
 
 
@@ -279,17 +258,3 @@ def test_the_command_writes_its_record_and_figure_and_prints_it(short, tmp_path,
 def test_one_seed_has_no_interval(capsys):
     assert main(["cases", "--seeds", "1"]) == 2
     assert "--seeds 1: an interval over seeds needs at least 2" in capsys.readouterr().err
-
-
-def test_the_committed_record_is_of_these_cases():
-    """After a change of the cases: `policygrain cases --out FOLDER`, and copy cases.json and cases.png to docs/."""
-    record = read_record(CasesRecord, ROOT / "docs" / "cases.json", "Run `policygrain cases`.")
-    for case, found in zip(CASES, record.cases, strict=True):
-        assert (found.title, found.prediction, found.order) == (case.title, case.prediction, case.order)
-        assert found.doses == list(case.doses)
-        assert found.settings.items() <= vars(case).items()
-        for estimator in estimators():
-            recorded = found.of(estimator.name, estimator.is_clipped)
-            assert recorded.ratio == estimator.ratio.data()
-            update = decision.expected_update(estimator.method, case)
-            assert recorded.push == pytest.approx(update[X1].item(), rel=1e-4, abs=2e-6)

@@ -163,8 +163,7 @@ clean:
 
 # After a change of the study's keys, or of methods and their parts: the JSON schema for editors, the key reference, the tables of presets.
 schema: setup
-	$(BIN)/policygrain schema >workflow/schemas/study.schema.json
-	$(BIN)/policygrain schema --markdown >docs/configuration.md
+	$(BIN)/python docs/keys.py
 	$(BIN)/python docs/presets.py
 
 # After a change of versions in pyproject.toml (needs uv).

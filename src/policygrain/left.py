@@ -38,4 +38,5 @@ COMMANDS = {
     "thaw": TAG,
     "inspect": TAG,
     "show": TAG,
+    "schema": "is workflow/schemas/study.schema.json, which `make schema` writes",
 }

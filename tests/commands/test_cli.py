@@ -23,16 +23,16 @@ DATA_ACTIONS = ("list", "fetch", "check")
 
 
 @pytest.fixture
-def schema_that(monkeypatch: pytest.MonkeyPatch) -> Raiser:
-    """Let `policygrain schema` raise an error; returns the exit code."""
+def methods_that(monkeypatch: pytest.MonkeyPatch) -> Raiser:
+    """Let `policygrain methods` raise an error; returns the exit code."""
 
     def raises(error: BaseException) -> int:
-        def schema(_: argparse.Namespace) -> None:
+        def methods(_: argparse.Namespace) -> None:
             """Raise the error."""
             raise error
 
-        monkeypatch.setitem(COMMANDS, "schema", COMMANDS["schema"]._replace(run=schema))
-        return main(["schema"])
+        monkeypatch.setitem(COMMANDS, "methods", COMMANDS["methods"]._replace(run=methods))
+        return main(["methods"])
 
     return raises
 
@@ -123,19 +123,19 @@ def test_a_command_is_required(capsys: pytest.CaptureFixture[str]) -> None:
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
 def test_errors_are_one_message(
-    schema_that: Raiser, error: BaseException, code: int, message: str, capsys: pytest.CaptureFixture[str]
+    methods_that: Raiser, error: BaseException, code: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert schema_that(error) == code
+    assert methods_that(error) == code
     assert capsys.readouterr().err == f"policygrain: {message}\n"
 
 
 @pytest.mark.parametrize("error", [OSError("a library's error"), ValueError("a mistake of ours")])
-def test_other_errors_keep_their_traceback(schema_that: Raiser, error: Exception) -> None:
+def test_other_errors_keep_their_traceback(methods_that: Raiser, error: Exception) -> None:
     with pytest.raises(type(error)):
-        schema_that(error)
+        methods_that(error)
 
 
-@pytest.mark.parametrize("arguments", [["schema"], ["data", "list"]], ids=["long", "short"])
+@pytest.mark.parametrize("arguments", [["methods"], ["data", "list"]], ids=["long", "short"])
 def test_a_closed_pipe_is_no_error(arguments: list[str]) -> None:
     """The reader is gone before the first line, as with `| true`; a short text is written only when it is flushed."""
     reader, writer = os.pipe()

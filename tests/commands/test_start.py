@@ -43,7 +43,6 @@ STUDY = ("--config", "{folder}/study/study.yaml", "--results", "{folder}/study",
     "arguments",
     [
         ("methods",),
-        ("schema",),
         ("check", "--config", "{folder}/study/study.yaml"),
         ("plan", "{folder}/study/study.yaml"),
         ("data", "list"),

@@ -119,3 +119,9 @@ def test_the_tables_of_presets_are_current() -> None:
 def test_figures_of_the_documentation_are_shown_on_a_page() -> None:
     text = "\n".join(path.read_text() for path in DOCUMENTS)
     assert [p.name for p in (ROOT / "docs/figures").iterdir() if f"figures/{p.name}" not in text] == []
+
+
+def test_the_reference_of_keys_and_their_schema_are_current() -> None:
+    module = load_script(ROOT / "docs/keys.py")
+    assert (ROOT / "docs/configuration.md").read_text() == module.markdown(), "run `make schema`"
+    assert (ROOT / "workflow/schemas/study.schema.json").read_text() == module.schema(), "run `make schema`"

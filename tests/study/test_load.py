@@ -175,10 +175,3 @@ def test_arms_leave_the_study_s_own_settings_out_of_their_names() -> None:
     stress = {"methods": ["grpo"], "vary": {"updates_per_batch": [1, 4, 8]}, "seeds": [0]}
     matrix = run_matrix(parse_study(small(experiments={"stress": stress}), Path("s.yaml")))
     assert list(matrix.arms) == ["grpo+updates_per_batch=1", "grpo", "grpo+updates_per_batch=8"]
-
-
-def test_the_schema_and_its_reference_are_current(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["schema", "--markdown"])
-    assert (root / "docs/configuration.md").read_text() == capsys.readouterr().out, "run `make schema`"
-    main(["schema"])
-    assert (root / "workflow/schemas/study.schema.json").read_text() == capsys.readouterr().out, "run `make schema`"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from argparse import Namespace
 from pathlib import Path
@@ -325,12 +324,3 @@ def track(arguments: Namespace) -> None:
     with job(arguments.done, [record.name]) as digests:
         write_record(record, mirror(results))
         digests[record.name] = results.fingerprints.tracking()
-
-
-@command(flag("--markdown", "the reference of all keys instead, as Markdown"))
-def schema(arguments: Namespace) -> None:
-    """Print the JSON schema of study files, or the reference of all keys."""
-    from ..study.documentation import markdown
-    from ..study.schema import Study
-
-    print(markdown() if arguments.markdown else json.dumps(Study.model_json_schema(), indent=1) + "\n", end="")

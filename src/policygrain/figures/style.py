@@ -29,7 +29,6 @@ COLUMN, WIDE, FULL_PAGE = 3.3, 5.0, 7.7
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "p", "h", "*"]
 GREY = "#777777"  # the initial model, and what is none of the methods
-DEGREES = ["#B9A3D6", "#7E57B5", "#3A1769"]  # few to many updates
 Place = Literal["outside lower center", "outside upper center", "center"]  # of a legend
 BELOW: Place = "outside lower center"
 ABOVE: Place = "outside upper center"
@@ -85,11 +84,6 @@ def look(colour: str, marker: str, face: str = "") -> Look:
 def ratio_look(ratio: str) -> Look:
     """Colour, marker and line style of a ratio by its name."""
     return look(*RATIOS.get(ratio, (GREY, "X")), face="white")
-
-
-def updates_look(index: int, of: int) -> Look:
-    """The look of a number of updates, the n-th of ``of``: darker with more. No method has these colours."""
-    return look(DEGREES[len(DEGREES) - of + index if of <= len(DEGREES) else index % len(DEGREES)], MARKERS[index % 7])
 
 
 def looks(study: Study) -> dict[str, Look]:

@@ -1,8 +1,10 @@
-"""Generates the configuration reference (docs/configuration.md) from the schema."""
+"""Writes docs/configuration.md and the JSON schema for editors from the keys of study files: python docs/keys.py."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -10,12 +12,14 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from .schema import Study
-from .sections import Artefact, decides, marker_of, section_of
+from policygrain.study.schema import Study
+from policygrain.study.sections import Artefact, decides, marker_of, section_of
+
+ROOT = Path(__file__).resolve().parents[1]
 
 HEAD = """# Configuration
 
-Every key of a study file; `policygrain schema --markdown` writes this page. Unknown keys are errors. Relative
+Every key of a study file; `make schema` writes this page. Unknown keys are errors. Relative
 paths are relative to the working directory; `base` is relative to the file that contains it.
 
 The last column says which outputs depend directly on a key. When its value changes, `snakemake all` computes these
@@ -73,3 +77,13 @@ def _type(annotation: Any) -> str:
         return f"{origin.__name__}[{', '.join(map(_type, arguments))}]"
     names: dict[Any, str] = {type(None): "None", ...: "..."}
     return names[annotation] if annotation in names else str(getattr(annotation, "__name__", annotation))
+
+
+def schema() -> str:
+    """The JSON schema of study files."""
+    return json.dumps(Study.model_json_schema(), indent=1) + "\n"
+
+
+if __name__ == "__main__":
+    (ROOT / "docs/configuration.md").write_text(markdown())
+    (ROOT / "workflow/schemas/study.schema.json").write_text(schema())

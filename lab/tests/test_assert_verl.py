@@ -33,7 +33,9 @@ def arguments(made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.Monke
     training: dict[str, Any] = {"trainer": "verl", "verl": SETTINGS, "prompts_per_step": 16, "micro_batch_tokens": 400}
     study = small_study(training=training, model={"start": str(start)})
     export(study, next(iter(run_matrix(study).arms.values())), 0, DataFolder(data), tmp_path / "run", 1)
-    for name, value in (ENVIRONMENT | {"HYDRA_FULL_ERROR": "1", EXPORTED: str(tmp_path / "run")}).items():
+    path = f"{ENVIRONMENT['PYTHONPATH']}:{Path(__file__).parents[1] / 'src'}"
+    own = {"PYTHONPATH": path, "HYDRA_FULL_ERROR": "1", EXPORTED: str(tmp_path / "run")}
+    for name, value in (ENVIRONMENT | own).items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     of_loss = ["policy_loss.loss_mode=vanilla", "clip_ratio_low=0.2", "clip_ratio_high=0.28"]

@@ -171,7 +171,6 @@ class ModelEvaluation(Record):
     model: str  # ARM/seedS, start/seedS
     key: str  # of the protocol
     protocol: dict[str, Any]
-    prompt: tuple[str, str] | None  # text before and after a problem; None if the problem is not in one place
     facts: EvaluationFacts
     records: list[BenchmarkRecord]
 

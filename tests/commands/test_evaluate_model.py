@@ -135,7 +135,7 @@ def test_the_table_by_hand(tmp_path: Path) -> None:
         fields |= {"contaminated": [], "pass_at": {1: mean, 2: mean}, "majority": mean, "outcomes": outcomes}
         facts = EvaluationFacts(seconds={}, hardware="a machine", versions={})
         record = BenchmarkRecord.model_validate(fields | {"truncated": 0.25})
-        evaluation = ModelEvaluation(model=name, key="k", protocol={}, prompt=None, facts=facts, records=[record])
+        evaluation = ModelEvaluation(model=name, key="k", protocol={}, facts=facts, records=[record])
         write_record(results.evaluation(f"{name}/seed0").record, evaluation)
     header, rows = leaderboard(results)
     shown = [dict(zip(header, row, strict=True)) for row in rows]

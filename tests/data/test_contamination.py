@@ -50,7 +50,7 @@ def test_texts_without_words_have_no_duplicates() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(st.sampled_from("abcdefghijklmnopq"), min_size=1, max_size=14), min_size=2, max_size=24))
 def test_every_near_pair_is_found(texts: list[list[str]]) -> None:
-    """Prefix filtering finds the same pairs as comparing all pairs."""
+    """The index finds the same pairs as comparing all pairs."""
     half = len(texts) // 2
     train = [problem(i, " ".join(text)) for i, text in enumerate(texts[:half])]
     benchmark = [problem(i, " ".join(text)) for i, text in enumerate(texts[half:])]

@@ -18,6 +18,7 @@ from policygrain.data.problem_set import ProblemSet
 from policygrain.data.registry import SETS
 from policygrain.errors import UserError
 
+from ..support.files import write_lines
 from ..support.problem_sets import CODE, ROWS, SOURCE, made_up, raw
 
 Publish = Callable[[ProblemSet, bytes], Path]
@@ -137,9 +138,8 @@ def test_check_names_each_fault(tmp_path: Path) -> None:
     one, two = {"id": 1, "problem": "1+1", "answer": "2"}, {"id": 2, "problem": "2+2", "answer": "4"}
     of = made_up(count=2, digest=set_files.content_digest([one, two]), list_answer="several")
 
-    def faults(*rows: dict[str, object], **columns: object) -> str:
-        path = tmp_path / "made_up.jsonl"
-        path.write_text("".join(json.dumps({"several": False} | row) + "\n" for row in rows))
+    def faults(*rows: dict[str, object]) -> str:
+        write_lines(tmp_path / "made_up.jsonl", [{"several": False} | row for row in rows])
         return "; ".join(set_files.check(of, tmp_path))
 
     assert faults(one, two) == ""
@@ -151,6 +151,8 @@ def test_check_names_each_fault(tmp_path: Path) -> None:
     assert "1 ids occur more than once" in faults(one, {**two, "id": 1})
     assert "line 2: no 'answer'" in faults(one, {**two, "answer": ""})
     assert "line 1: no 'problem'" in faults({"question": "1+1", "answer": "2"})
+    write_lines(tmp_path / "made_up.jsonl", [one, two])
+    assert set_files.check(of, tmp_path) == [f"{tmp_path}/made_up.jsonl: 2 rows have no column 'several'"]
 
 
 def test_list_fetch_and_check_on_the_command_line(
@@ -166,7 +168,9 @@ def test_list_fetch_and_check_on_the_command_line(
     monkeypatch.setenv("POLICYGRAIN_MIRROR", "http://127.0.0.1:1")
     root = ["--root", str(tmp_path)]
     code, said = run("list", *root)
-    assert code == 0 and re.search(r"math500 +benchmark +500 +no +math500\.jsonl +hkust-nlp/simpleRL-reason/cf1c", said)
+    assert code == 0 and re.search(
+        r"math500 +500 +greedy +no +math500\.jsonl +github\.com/hkust-nlp/simpleRL-reason at cf1c7858bfc1", said
+    )
     assert run("fetch", "math500")[1].startswith("policygrain: data fetch: name the folder to download into: --root")
     code, said = run("fetch", "math500", "aime24", *root)
     assert code == 2 and "math500: http" in said and "aime24: http" in said

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,8 @@ from policygrain.cli import main
 from policygrain.data.golds import check_golds
 from policygrain.errors import UserError
 
+from ..support.files import write_lines
+
 pytestmark = pytest.mark.usefixtures("bubblewrap")
 TWICE = "def f(x): return 2 * x"
 # What is said of (tests, solution); nothing of the first ones.
@@ -18,7 +19,7 @@ SAID: dict[str, tuple[str, str, str]] = {
     "a check": ("def check(candidate):\n    assert candidate(2) == 4\n    assert candidate(3) == 6", TWICE, ""),
     "no solution": ("assert f(2) == 4\nassert f(3) == 6", "", ""),
     "a function that nobody calls": ("def test_f():\n    assert f(2) == 4", TWICE, "never call `f`. Call it in"),
-    "a module that is not there": ("import no_such\nassert f(2) == 4", TWICE, "line 1 of its tests (`import no_such`)"),
+    "a module that is not there": ("import no_such\nassert f(2) == 4", TWICE, "fail (line 1: ModuleNotFoundError"),
     "unittest.main": ("import unittest\nunittest.main(argv=['x'])", "", "SystemExit"),
     "no assertion": ("f(2)", TWICE, "only `return None` passes its tests"),
     "allclose": ("import numpy\nassert numpy.allclose(f(2), [4.0])", "def f(x): return [4.0]", "`return []` passes"),
@@ -35,7 +36,7 @@ SAID: dict[str, tuple[str, str, str]] = {
 
 def write(path: Path, *names: str) -> None:
     rows = [{"problem": name, "tests": SAID[name][0], "entry_point": "f", "answer": SAID[name][1]} for name in names]
-    path.write_text("".join(json.dumps({k: v for k, v in row.items() if v}) + "\n" for row in rows))
+    write_lines(path, [{key: value for key, value in row.items() if value} for row in rows])
 
 
 @pytest.mark.parametrize("name", SAID)

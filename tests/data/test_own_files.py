@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from policygrain.cli import main
+
+from ..support.files import write_lines
 
 # Case → gold answers, exit status and what is said.
 REPORTED: dict[str, tuple[list[str], int, str]] = {
@@ -22,7 +23,7 @@ REPORTED: dict[str, tuple[list[str], int, str]] = {
 def test_own_answers(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     golds, code, says = REPORTED[name]
     rows = [{"problem": f"problem {i}", "answer": gold} for i, gold in enumerate(golds)]
-    (tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_lines(tmp_path / "own.jsonl", rows)
     assert main(["data", "check", "own.jsonl", "--root", str(tmp_path)]) == code
     printed = capsys.readouterr()
     assert says in printed.out + printed.err
@@ -30,7 +31,7 @@ def test_own_answers(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 def test_repeated_problems_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"problem": f"problem {i % 3}", "answer": "5"} for i in range(96)]
-    (tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_lines(tmp_path / "own.jsonl", rows)
     assert main(["data", "check", "own.jsonl", "--root", str(tmp_path)]) == 0
     assert "96 lines are 3 different problems" in capsys.readouterr().out
 

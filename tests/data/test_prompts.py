@@ -6,18 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers.processors import TemplateProcessing
 
 from policygrain.data.prompts import PromptRenderer
 from policygrain.data.sources import load
 from policygrain.errors import UserError
+from policygrain.model.tiny import bpe_tokenizer, character_tokenizer
 from policygrain.study.schema import Prompt
 
 from ..support.problem_sets import SEVEN
 
 
 def test_rendered_prompts_of_the_seven_benchmarks_decode_to_their_text(benchmarks_folder: Path) -> None:
-    from policygrain.model.tiny import bpe_tokenizer
-
     problems = {name: load(name, benchmarks_folder) for name in SEVEN}
     tokenizer = bpe_tokenizer([p.problem for p in problems["math500"][:100]], 512)
     renderer = PromptRenderer(tokenizer, Prompt(template="{problem}\nPut the final answer in \\boxed{}.\n"))
@@ -28,8 +28,6 @@ def test_rendered_prompts_of_the_seven_benchmarks_decode_to_their_text(benchmark
 
 
 def test_plain_templates_and_chat_templates_with_a_system_prompt() -> None:
-    from policygrain.model.tiny import character_tokenizer
-
     tokenizer = character_tokenizer()
     plain = PromptRenderer(tokenizer, Prompt(template="{problem}\n"))
     assert tokenizer.decode(plain.ids("total a1 b2")) == "total a1 b2\n"
@@ -60,8 +58,6 @@ REPORTED: list[tuple[str, str, dict[str, Any], str]] = [
 def test_chat_templates_with_and_without_a_system_role(
     template: str, system: str, arguments: dict[str, Any], prompt: str
 ) -> None:
-    from policygrain.model.tiny import character_tokenizer
-
     tokenizer = character_tokenizer()
     tokenizer.chat_template = template
     settings = Prompt(template="{problem}", chat=True, system=system, chat_template_kwargs=arguments)
@@ -72,8 +68,6 @@ def test_chat_templates_with_and_without_a_system_role(
 
 
 def test_a_chat_template_that_refuses_every_message_is_said() -> None:
-    from policygrain.model.tiny import character_tokenizer
-
     tokenizer = character_tokenizer()
     tokenizer.chat_template = "{{ raise_exception('never') }}"
     with pytest.raises(UserError, match="cannot be used: never"):
@@ -82,9 +76,6 @@ def test_a_chat_template_that_refuses_every_message_is_said() -> None:
 
 def test_prompts_begin_as_the_tokenizer_begins_texts() -> None:
     """With the beginning-of-sequence token where it adds one, and without the end that some add."""
-    from tokenizers.processors import TemplateProcessing
-
-    from policygrain.model.tiny import character_tokenizer
 
     plain = PromptRenderer(character_tokenizer(), Prompt(template="{problem}"))
     tokenizer = character_tokenizer()

@@ -85,18 +85,11 @@ def test_synthetic_splits_are_not_compared(tmp_path: Path) -> None:
 
 
 def test_contamination_of_files_is_written_with_the_data(tmp_path: Path) -> None:
-    texts = [
-        f"How many ways are there to place {i} rooks on a board of side {i * i} without attack?" for i in range(40)
-    ]
-    (tmp_path / "train.jsonl").write_text("".join(json.dumps({"problem": t, "answer": "1"}) + "\n" for t in texts))
-    (tmp_path / "test.jsonl").write_text(
-        json.dumps({"id": "seen", "problem": texts[3].upper(), "answer": "1"})
-        + "\n"
-        + json.dumps(
-            {"id": "new", "problem": "Name the smallest prime that has seven digits, all of them odd.", "answer": "1"}
-        )
-        + "\n"
-    )
+    texts = [f"How many ways are there to place {i} rooks on a board of side {i * i} apart?" for i in range(40)]
+    write_lines(tmp_path / "train.jsonl", [{"problem": text, "answer": "1"} for text in texts])
+    new = "Name the smallest prime that has seven digits, all of them odd."
+    asked = {"seen": texts[3].upper(), "new": new}
+    write_lines(tmp_path / "test.jsonl", [{"id": i, "problem": text, "answer": "1"} for i, text in asked.items()])
     study = study_with(["train.jsonl"], [{"name": "test", "source": "test.jsonl"}], tmp_path)
     prepare(study, DataFolder(tmp_path / "data"))
     assert contaminated(DataFolder(tmp_path / "data"), "test") == {"seen"}

@@ -23,7 +23,7 @@ def test_records_keep_every_sample_and_are_not_made_twice(made: tuple[Path, Path
     keys = evaluate(study, {"start/seed0": start}, data, results)
     folder = results.evaluation("start/seed0")
     found = model_evaluation(folder)
-    assert keys == {"start/seed0": found.key} and found.model == "start/seed0" and found.prompt == ("", "\n")
+    assert keys == {"start/seed0": found.key} and found.model == "start/seed0"
     (record,) = found.records
     samples, rows = folder.samples, evaluated_samples(folder, record)
     assert len(rows) == 15 * 2 == sum(record.outcomes.values())

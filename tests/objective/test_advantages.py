@@ -1,6 +1,9 @@
-"""Group-relative advantages."""
+"""Group-relative advantages, and those of turns: by hand, and what holds for all rewards."""
 
 import statistics
+from dataclasses import replace
+from itertools import product
+from math import prod
 
 import pytest
 import torch
@@ -9,9 +12,9 @@ from hypothesis import strategies as st
 
 from policygrain import method
 from policygrain.errors import UserError
-from policygrain.objective.advantage import BatchStd, DrGrpo, Grpo, MaxRl, Rloo, TurnReturn
+from policygrain.objective.advantage import BatchStd, DrGrpo, Gigpo, Grpo, MaxRl, Rloo, TurnReturn, TurnRewards
 
-from ..support.batches import few
+from ..support.batches import close, few
 
 ALL = (Grpo(), DrGrpo(), Rloo(), MaxRl(), BatchStd(), BatchStd(std_of="advantages"))
 every_advantage = pytest.mark.parametrize("function", ALL, ids=lambda part: part.label)
@@ -32,34 +35,29 @@ def allowed(function, rewards):
 @every_advantage
 def test_by_hand(function):
     group, other = [1.0, 0.0, 0.5, 1.0], allowed(function, [2.0, -1.0, 0.0, 0.0]).tolist()
-    expected = {
-        "grpo": lambda r, rest: (r - statistics.mean([r, *rest])) / (statistics.stdev([r, *rest]) + 1e-6),
-        "dr_grpo": lambda r, rest: r - statistics.mean([r, *rest]),
-        "rloo": lambda r, rest: r - statistics.mean(rest),
-        "maxrl": lambda r, rest: (r - (m := statistics.mean([r, *rest]))) / m if sum([r, *rest]) > 0 else 0.0,
-        "batch_std": lambda r, rest: (r - statistics.mean([r, *rest])) / (statistics.stdev([*group, *other]) + 1e-6),
-        "batch_std, std_of advantages": lambda r, rest: (
-            (r - statistics.mean([r, *rest])) / (statistics.stdev(centred) + 1e-6)
-        ),
-    }[function.label]
     centred = [r - statistics.mean(g) for g in (group, other) for r in g]
+    scale = {"batch_std": [*group, *other], "batch_std, std_of advantages": centred}
+
+    def expected(r, rest):
+        mean, from_mean = statistics.mean([r, *rest]), r - statistics.mean([r, *rest])
+        return {
+            "dr_grpo": from_mean,
+            "rloo": r - statistics.mean(rest),
+            "maxrl": from_mean / mean if mean > 0 else 0.0,
+        }.get(function.label, from_mean / (statistics.stdev(scale.get(function.label, [r, *rest])) + 1e-6))
+
     by_hand = [[expected(r, g[:i] + g[i + 1 :]) for i, r in enumerate(g)] for g in (group, other)]
     torch.testing.assert_close(function(tensor([group, other])), tensor(by_hand), rtol=1e-12, atol=1e-14)
 
 
 @every_advantage
 @few
-@given(rewards=groups)
-def test_a_group_sums_to_zero(function, rewards):
-    sums = function(allowed(function, rewards)).sum(1)
-    torch.testing.assert_close(sums, torch.zeros_like(sums), rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("function", [part for part in ALL if part.name != "maxrl"], ids=lambda part: part.label)
-@few
 @given(rewards=groups, shift=quarters)
-def test_a_shift_changes_nothing(function, rewards, shift):
-    torch.testing.assert_close(function(tensor(rewards) + shift), function(tensor(rewards)), rtol=1e-12, atol=1e-12)
+def test_a_group_sums_to_zero_and_a_shift_changes_nothing(function, rewards, shift):
+    found = function(allowed(function, rewards))
+    torch.testing.assert_close(found.sum(1), torch.zeros(len(found)).double(), rtol=0, atol=1e-12)
+    if function.name != "maxrl":
+        torch.testing.assert_close(function(tensor(rewards) + shift), found, rtol=1e-12, atol=1e-12)
 
 
 @few
@@ -87,17 +85,6 @@ def test_equal_rewards_have_exactly_zero(function, reward, size, dtype):
     assert torch.isfinite(function(rewards)).all()
 
 
-@every_advantage
-def test_it_is_read_back_from_its_data(function):
-    assert method("grpo", advantage=function.data()).advantage == function
-
-
-@pytest.mark.parametrize("function", ALL[:4], ids=lambda part: part.label)
-def test_groups_do_not_mix(function):
-    rewards = allowed(function, [[1.0, 0.0, 0.5], [100.0, -50.0, 3.0]])
-    assert torch.equal(function(rewards)[0], function(rewards[:1])[0])
-
-
 @pytest.mark.parametrize(
     "function", [*ALL, TurnReturn(), TurnReturn(baseline="reward", std=True)], ids=lambda part: part.label
 )
@@ -109,19 +96,6 @@ def test_a_reward_that_is_no_number_is_passed_on(function, place):
     rewards[0, place] = torch.nan
     found = function(rewards)
     assert found[0].isnan().all() and (function.name == "batch_std" or found[1].isfinite().all())
-
-
-@few
-@given(rewards=groups)
-def test_maxrl_refuses_negative_rewards(rewards):
-    """Rewards −2 and 2.5 have advantages of −9 and 9; the smaller the mean, the larger."""
-    least = tensor(rewards).min()
-    if least < 0:
-        message = f"advantage maxrl: a reward is {float(least):g}; rewards must be 0 or more"
-        with pytest.raises(UserError, match=message):
-            MaxRl()(tensor(rewards))
-    else:
-        assert (MaxRl()(tensor(rewards)) >= -1).all()
 
 
 @few
@@ -137,3 +111,74 @@ def test_a_normalised_advantage_is_bounded_by_the_size_of_the_group(size, base, 
     rewards[:, :raised] = torch.nextafter(rewards[:, :raised], torch.full_like(rewards[:, :raised], torch.inf))
     found = Grpo()(rewards).double()
     assert (found.abs() <= (size - 1) / size**0.5 * (1 + 1e-5)).all()
+
+
+# ---- MaxRL ----------------------------------------------------------------------------------------------------------
+
+
+@few
+@given(rewards=groups)
+def test_maxrl_refuses_negative_rewards_and_is_bounded(rewards):
+    """Rewards −2 and 2.5 would have advantages of −9 and 9; without signs, at most the group's size minus one."""
+    least = tensor(rewards).min()
+    if least < 0:
+        with pytest.raises(
+            UserError, match=f"advantage maxrl: a reward is {float(least):g}; rewards must be 0 or more"
+        ):
+            MaxRl()(tensor(rewards))
+    found = MaxRl()(tensor(rewards).abs())
+    assert (found >= -1).all() and (found <= found.shape[1] - 1 + 1e-9).all()
+
+
+def test_maxrl_has_the_gradient_of_the_truncated_likelihood():
+    """Over all groups of three: Σ_{k<3} (1 − p)^(k−1) p', the series of log p."""
+    p, size = 0.3, 3
+    total = 0.0
+    for group in product((0.0, 1.0), repeat=size):
+        rewards = tensor([group])
+        scores = rewards / p - (1 - rewards) / (1 - p)  # ∂ log P(r) / ∂p
+        total += prod(p if r else 1 - p for r in group) * float((MaxRl()(rewards) * scores).sum() / size)
+    assert total == pytest.approx((1 - (1 - p) ** (size - 1)) / p)
+
+
+# ---- turns ----------------------------------------------------------------------------------------------------------
+
+TURN_REWARDS = TurnRewards(
+    rewards=tensor([[[1.0, 2.0], [0.0, 9.0]]]),
+    mask=torch.tensor([[[1, 1], [1, 0]]]),
+    states=torch.tensor([[[0, 1], [0, 0]]]),
+)
+
+
+def test_turn_advantages_by_hand():
+    """Returns from the turns on: 3 and 2; 0. Only one response has a second turn."""
+    close(TurnReturn().of_turns(TURN_REWARDS), [[[1.5, 0.0], [-1.5, 0.0]]])
+    # Each reward minus that of its turn, added up: (1 − ½) + (2 − 2), and 0 − ½.
+    close(TurnReturn(baseline="reward").of_turns(TURN_REWARDS), [[[0.5, 0.0], [-0.5, 0.0]]])
+    discounted = TurnReturn(discount=0.5).of_turns(TURN_REWARDS)  # 1 + 2/2 = 2, and 0
+    close(discounted, [[[1.0, 0.0], [-1.0, 0.0]]])
+    close(Gigpo(weight=2.0).of_turns(TURN_REWARDS), [[[1.5 + 2 * 1.5, 1.5], [-1.5 + 2 * -1.5, 0.0]]])
+    # An advantage of responses is that of all their turns.
+    close(method("dr_grpo").advantages(TURN_REWARDS), [[[1.5, 1.5], [-1.5, 0.0]]])
+
+
+@pytest.mark.parametrize(
+    "advantage", [{"name": "turn_return"}, {"name": "turn_return", "baseline": "reward"}, "gigpo", "dr_grpo"]
+)
+def test_rewards_of_turns_that_are_not_there_have_no_influence(advantage):
+    with_nan = TURN_REWARDS.rewards.masked_fill(TURN_REWARDS.mask == 0, torch.nan)
+    ours = method("grpo", advantage=advantage)
+    close(ours.advantages(replace(TURN_REWARDS, rewards=with_nan)), ours.advantages(TURN_REWARDS))
+
+
+@few
+@given(rewards=st.lists(st.lists(st.integers(-4, 4).map(float), min_size=3, max_size=3), min_size=1, max_size=3))
+def test_with_one_turn_the_advantage_of_a_turn_is_that_of_the_response(rewards):
+    """All begin in the same state, so GiGPO counts the same advantage twice."""
+    for std, name in ((False, "dr_grpo"), (True, "grpo")):
+        whole = method(name).advantages(tensor(rewards))
+        for baseline in ("return", "reward"):
+            turn = method("grpo", advantage={"name": "turn_return", "baseline": baseline, "std": std})
+            torch.testing.assert_close(turn.advantages(tensor(rewards)), whole)
+        twice = method("grpo", advantage={"name": "gigpo", "std": std}).advantages(tensor(rewards))
+        torch.testing.assert_close(twice, 2 * whole)

@@ -1,7 +1,7 @@
-"""Rollout correction and the off-policy sequence mask: arithmetic in the open, and identities (float64)."""
+"""Rollout correction, rejection, anchors and the off-policy mask: by hand, and identities (float64)."""
 
 from itertools import product
-from math import exp
+from math import exp, inf
 
 import pytest
 import torch
@@ -20,13 +20,14 @@ MASK = torch.tensor([[1, 1], [1, 0]])
 
 
 def weights(x, mask, **settings):
-    sampler = Sampler(**{f"correction_{key}": value for key, value in settings.items()})
+    sampler = Sampler(**{key if key[:3] == "rej" else f"correction_{key}": value for key, value in settings.items()})
     return rollout_weights(x, torch.zeros_like(x), mask, sampler)
 
 
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
+        ({"cap": None}, [[1.0, 1.0], [1.0, 1.0]]),
         ({"cap": 2.0}, [[2.0, exp(-0.4)], [exp(0.1), 1.0]]),
         ({"cap": 2.0, "outside": "mask"}, [[0.0, exp(-0.4)], [exp(0.1), 1.0]]),
         ({"cap": 9.0, "floor": 0.8}, [[exp(1.2), 0.8], [exp(0.1), 1.0]]),
@@ -35,6 +36,9 @@ def weights(x, mask, **settings):
         ({"cap": 2.0, "grain": "sequence"}, [[2.0] * 2, [exp(0.1), 1.0]]),
         ({"cap": 9.0, "grain": "geometric"}, [[exp(0.4)] * 2, [exp(0.1), 1.0]]),
         ({"cap": 1.2, "grain": "geometric", "outside": "mask"}, [[0.0] * 2, [exp(0.1), 1.0]]),
+        # With rejection of responses whose product, e^0.8 = 2.2, is too large.
+        ({"cap": 2.0, "rejection_grain": "sequence", "rejection_high": 3.0}, [[2.0, exp(-0.4)], [exp(0.1), 1.0]]),
+        ({"cap": 2.0, "rejection_grain": "sequence", "rejection_high": 1.5}, [[0.0, 0.0], [exp(0.1), 1.0]]),
     ],
 )
 def test_weights_by_grain(settings, expected):
@@ -55,20 +59,66 @@ def test_the_engine_itself_needs_no_correction(data, grain, cap):
     assert (same == 1).all()
 
 
-def test_without_a_cap_nothing_is_corrected():
-    assert (weights(DIFFERENCE, MASK, cap=None) == 1).all()
-
-
 @few
 @given(seed=st.integers(0, 1000), outside=st.sampled_from(["truncate", "mask"]))
 def test_grains_agree_for_responses_of_one_token(seed, outside):
     x = torch.randn(5, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     mask = torch.tensor([[1, 0, 0]] * 5)
-    found = [
-        weights(x, mask, cap=1.5, floor=0.5, grain=grain, outside=outside)
-        for grain in ("token", "sequence", "geometric")
-    ]
+    grains = ("token", "sequence", "geometric")
+    found = [weights(x, mask, cap=1.5, floor=0.5, grain=grain, outside=outside) for grain in grains]
     assert (found[0] == found[1]).all() and (found[0] == found[2]).all()
+
+
+@few
+@given(seed=st.integers(0, 1000), length=st.integers(1, 3))
+def test_uncapped_sequence_weights_are_unbiased(seed, length):
+    """Over all responses to a prompt Σ μ w f = Σ π f for any f. With a cap, the expected weight is at most 1."""
+    generator = torch.Generator().manual_seed(seed)
+    # Every response of at most ``length`` tokens among 0, 1 and 2, of which 0 ends it.
+    cut = (tokens[: tokens.index(0) + 1] if 0 in tokens else tokens for tokens in product(range(3), repeat=length))
+    responses = list(dict.fromkeys(cut))
+    mask = torch.tensor([[t < len(r) for t in range(length)] for r in responses])
+
+    def policy():
+        """Log-probabilities of the tokens of each response; a token's distribution depends on those before it."""
+        prefixes = dict.fromkeys(r[:t] for r in responses for t in range(len(r)))
+        after = {p: torch.log_softmax(torch.randn(3, generator=generator).double(), 0) for p in prefixes}
+        rows = [[float(after[r[:t]][r[t]]) if t < len(r) else 0.0 for t in range(length)] for r in responses]
+        return torch.tensor(rows, dtype=torch.float64)
+
+    log_pi, log_mu = policy(), policy()
+    pi, mu = log_pi.sum(1).exp(), log_mu.sum(1).exp()
+    f = torch.randn(len(responses), generator=generator).double()
+    correction = weights(log_pi - log_mu, mask, cap=1e9, grain="sequence")[:, 0]
+    close((mu * correction * f).sum(), (pi * f).sum())
+    for outside in ("truncate", "mask"):
+        bounded = weights(log_pi - log_mu, mask, cap=1.2, grain="sequence", outside=outside)[:, 0]
+        assert (mu * bounded).sum() <= 1 + 1e-9
+
+
+def binary_kl(p, q):
+    """KL divergence of two Bernoulli variables."""
+    return p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()
+
+
+@pytest.mark.parametrize("grain", ["token", "sequence", "geometric"])
+@few
+@given(data=fields(min_live=1), high=st.floats(1e-3, 0.3))
+def test_tokens_are_rejected_by_the_larger_binary_divergence(grain, data, high):
+    log_probs, engine, mask = *(data[key].clamp(max=-0.01) for key in ("old_log_probs", "ref_log_probs")), data["mask"]
+    p, q = log_probs.exp(), engine.exp()
+    measure = torch.where(mask, torch.maximum(binary_kl(p, q), binary_kl(q, p)), 0.0)
+    if grain != "token":
+        measure = measure.sum(1, keepdim=True).expand_as(measure)
+    if grain == "geometric":
+        measure = measure / mask.sum(1, keepdim=True).clip(1)
+    settings = {"rejection_measure": "binary_kl", "rejection_grain": grain, "rejection_high": high}
+    found = rollout_weights(log_probs, engine, mask, method("dapo", sampler=settings).sampler)
+    clear = ((measure - high).abs() > 1e-6) & mask
+    assert torch.equal(found[clear], torch.where(measure > high, 0.0, 1.0).double()[clear])
+
+
+# ---- the off-policy mask --------------------------------------------------------------------------------------------
 
 
 def test_a_response_that_was_moved_away_from_is_masked():
@@ -88,12 +138,6 @@ def test_it_is_measured_from_the_engine_that_sampled():
 
 
 @few
-@given(data=fields(correction=True))
-def test_no_bound_and_a_wide_one_are_equal(data):
-    assert_same(evaluate(method("dapo", off_policy_bound=1e9), data), evaluate(method("dapo"), data))
-
-
-@few
 @given(data=fields())
 def test_no_gradient_comes_through_the_mask(data):
     """The gradient is that of the tokens that are kept."""
@@ -103,36 +147,21 @@ def test_no_gradient_comes_through_the_mask(data):
     torch.testing.assert_close(batch.gradient, torch.where(kept & data["mask"], plain.gradient, 0.0))
 
 
-def all_responses(length):
-    """Every response of at most ``length`` tokens among 0, 1 and 2, of which 0 ends it."""
-    cut = (tokens[: tokens.index(0) + 1] if 0 in tokens else tokens for tokens in product(range(3), repeat=length))
-    return list(dict.fromkeys(cut))
+# ---- anchors --------------------------------------------------------------------------------------------------------
 
 
 @few
-@given(seed=st.integers(0, 1000), length=st.integers(1, 3))
-def test_uncapped_sequence_weights_are_unbiased(seed, length):
-    """Over all responses to a prompt Σ μ w f = Σ π f for any f. With a cap, the expected weight is at most 1."""
-    generator = torch.Generator().manual_seed(seed)
-    responses = all_responses(length)
-    mask = torch.tensor([[t < len(r) for t in range(length)] for r in responses])
-
-    def policy():
-        """Log-probabilities of the tokens of each response; a token's distribution depends on those before it."""
-        prefixes = dict.fromkeys(r[:t] for r in responses for t in range(len(r)))
-        after = {p: torch.log_softmax(torch.randn(3, generator=generator).double(), 0) for p in prefixes}
-        return torch.stack(
-            [
-                torch.stack([after[r[:t]][r[t]] if t < len(r) else torch.zeros(()).double() for t in range(length)])
-                for r in responses
-            ]
-        )
-
-    log_pi, log_mu = policy(), policy()
-    pi, mu = log_pi.sum(1).exp(), log_mu.sum(1).exp()
-    f = torch.randn(len(responses), generator=generator).double()
-    correction = weights(log_pi - log_mu, mask, cap=1e9, grain="sequence")[:, 0]
-    close((mu * correction * f).sum(), (pi * f).sum())
-    for outside in ("truncate", "mask"):
-        bounded = weights(log_pi - log_mu, mask, cap=1.2, grain="sequence", outside=outside)[:, 0]
-        assert (mu * bounded).sum() <= 1 + 1e-9
+@given(data=fields(min_live=1), name=st.sampled_from(("a3po", "dapo", "kl_cov", "tepo")))
+def test_the_ends_of_the_loglinear_anchor(data, name):
+    """Up to one version it is the engine (α = 0), at infinite age the current policy (α = 1), of any method."""
+    chosen = method(name, anchor="loglinear")
+    engine = method(name, anchor="rollout", sampler={"correction_cap": None})
+    for age in (0, 1):
+        young = data | {"staleness": torch.full((len(data["mask"]),), age)}
+        assert_same(evaluate(chosen, young), evaluate(engine, data))
+    old = data | {"staleness": torch.full(data["mask"].shape, inf)}
+    corrections = rollout_weights(data["log_probs"], data["rollout_log_probs"], data["mask"], chosen.sampler)
+    on_policy = data | {"old_log_probs": data["log_probs"], "rollout_weights": corrections}
+    assert_same(evaluate(chosen, old), evaluate(method(name, anchor="old"), on_policy))
+    micro = [[row] for row in range(len(data["mask"]))]
+    assert_same(evaluate(chosen, data, micro), evaluate(chosen, data))

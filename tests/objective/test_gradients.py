@@ -88,13 +88,6 @@ def test_entropy_changes_by_the_covariance_to_first_order(advantages):
     assert error(1e-3) / error(5e-4) == pytest.approx(4, rel=0.01)  # … and what is left is of the second
 
 
-@pytest.mark.parametrize(("advantages", "falls"), [(POSITIVE, True), (NEGATIVE, False)])
-def test_positive_covariance_lowers_entropy(advantages, falls):
-    step, covariance, _ = natural_gradient_and_covariance(advantages)
-    assert (covariance > 0) == falls
-    assert (entropy_of(LOGITS + 0.05 * step) < entropy_of(LOGITS)) == falls
-
-
 def test_the_mask_marks_the_rewarded_actions_that_narrow_the_policy():
     *_, batch = natural_gradient_and_covariance((1.0, -1.0, 1.0, -1.0))
     # Mean advantage ¼, mean log p between those of actions 0 and 1: of the rewarded actions 0 and 2 it is the likely

@@ -16,6 +16,8 @@ from policygrain.objective.ratio import Block, GroupExpectation
 from ..support.batches import assert_same, by_hand, close, evaluate, few, fields, random_fields
 
 GROUPS = torch.tensor([7, 7, 2])
+TURNS = {"name": "block", "layout": "turns", "weights": "uniform"}
+
 
 # ---- by hand --------------------------------------------------------------------------------------------------------
 
@@ -24,6 +26,13 @@ def test_the_mean_over_prompts_is_that_of_the_tokens_of_each_prompt():
     """Prompt 7 has 2 + 1 tokens with u = 1, 1, 2, prompt 2 has one with u = 5: (4/3 + 5) / 2."""
     batch = by_hand([[0.0, 0.0]] * 3, [1.0, 2.0, 5.0], [[1, 1], [1, 0], [1, 0]], groups=GROUPS)
     close(method("reinforce", aggregation="prompt_mean").loss(batch).loss, -(4 / 3 + 5) / 2)
+
+
+def test_the_mean_over_turns_is_that_of_the_means_of_their_tokens():
+    """u = Â of the token: turns (1, 3) and (5), and one turn (7, 7) of another response: (2 + 5 + 7) / 3."""
+    rows = [[1.0, 3.0, 9.0, 5.0, 9.0], [7.0, 7.0, 9.0, 9.0, 9.0]]
+    batch = by_hand([[0.0] * 5] * 2, rows, [[1, 1, 0, 1, 0], [1, 1, 0, 0, 0]])
+    close(method("reinforce", aggregation="turn_mean_token_mean").loss(batch).loss, -(2 + 5 + 7) / 3)
 
 
 def test_the_ratio_to_the_expectation_of_the_group():
@@ -51,50 +60,10 @@ def test_segments_are_blocks_of_unequal_sizes(weights, expected):
     close(Block(layout="segments", weights=weights)(batch)[:, :3], [expected])
 
 
-# ---- identities -----------------------------------------------------------------------------------------------------
-
-
-@few
-@given(data=fields(min_live=1))
-def test_one_prompt_is_the_token_mean_and_one_response_a_prompt_the_sequence_mean(data):
-    rows = len(data["mask"])
-    one = data | {"groups": torch.zeros(rows, dtype=torch.long)}
-    assert_same(evaluate(method("dapo", aggregation="prompt_mean"), one), evaluate(method("dapo"), data))
-    each = data | {"groups": torch.arange(rows)}
-    grpo = method("grpo_clip_higher")
-    assert_same(evaluate(method("dapo", aggregation="prompt_mean"), each), evaluate(grpo, data))
-
-
-@few
-@given(data=fields(min_live=1))
-def test_a_group_of_one_response_expects_that_response(data):
-    """E_q[q] = q, so GEPO's ratio is GSPO's."""
-    each = data | {"groups": torch.arange(len(data["mask"]))}
-    assert_same(evaluate(method("gepo"), each), evaluate(method("grpo", ratio="sequence"), data))
-
-
-@few
-@given(data=fields(), size=st.integers(1, 5), weights=st.sampled_from(["uniform", "joint"]))
-def test_segments_of_one_size_are_tiles(data, size, weights):
-    segments = (data["mask"].cumsum(1) - 1).clamp(min=0) // size
-    tiled = method("mpo", ratio={"layout": "tiled", "size": size, "weights": weights})
-    own = method("mpo", ratio={"layout": "segments", "weights": weights})
-    assert_same(evaluate(own, data | {"segments": segments}), evaluate(tiled, data))
-
-
-@few
-@given(data=fields())
-def test_one_segment_is_the_sequence_and_one_token_the_token(data):
-    uniform = method("dapo", ratio={"name": "block", "layout": "segments", "weights": "uniform"})
-    whole = data | {"segments": torch.zeros_like(data["mask"], dtype=torch.long)}
-    assert_same(evaluate(uniform, whole), evaluate(method("dapo", ratio="sequence"), data))
-    each = data | {"segments": torch.arange(data["mask"].shape[1]).expand_as(data["mask"])}
-    for weights in ("uniform", "joint", "future"):
-        chosen = method("dapo", ratio={"name": "block", "layout": "segments", "weights": weights})
-        assert_same(evaluate(chosen, each), evaluate(method("dapo"), data))
-
-
-# ---- what is missing ------------------------------------------------------------------------------------------------
+def test_turns_are_numbered_from_the_first():
+    mask = torch.tensor([[1, 1, 0, 1, 0], [0, 1, 0, 0, 1], [1, 1, 1, 1, 1], [0, 0, 0, 0, 0]])
+    assert turn_numbers(mask).tolist() == [[0, 0, 0, 1, 1], [0, 0, 0, 0, 1], [0] * 5, [0] * 5]
+    assert TokenBatch(*[torch.zeros(4, 5)] * 3, mask).whole.n_turns == 5
 
 
 @pytest.mark.parametrize(
@@ -121,50 +90,22 @@ def test_what_is_not_given_is_named(chosen, more, says):
         chosen.loss(batch)
 
 
-TURNS = {"name": "block", "layout": "turns", "weights": "uniform"}
-# Two turns of two tokens and of one, with tool output between and after them.
-MASK = [[1, 1, 0, 1, 0]]
+# ---- turns ----------------------------------------------------------------------------------------------------------
 
 
-def with_tools(data, seed):
-    """The same responses with tool output in some places of their masks, in one case at the beginning."""
+def with_tool_output(data, seed):
+    """Tool output in some places of the masks, also at a beginning; of the first token if none would be left."""
     keep = torch.rand(data["mask"].shape, generator=torch.Generator().manual_seed(seed)) < 0.6
-    return data | {"mask": data["mask"] & keep}
+    mask = data["mask"] & keep
+    return data | {"mask": mask if mask.any() else data["mask"]}
 
 
-def stored_by_turns(data):
-    """Each turn as a response of its own, whose mask leaves out all other turns."""
-    numbers, mask = turn_numbers(data["mask"]), data["mask"]
-    parts = [(row, n) for row in range(len(mask)) for n in numbers[row][mask[row]].unique().tolist()]
-    rows = torch.tensor([row for row, _ in parts])
-    own = torch.stack([mask[row] & (numbers[row] == n) for row, n in parts])
-    cut = {k: x[rows] if isinstance(x, torch.Tensor) else x for k, x in data.items()}
-    return cut | {"mask": own}, rows
-
-
-# ---- turns by hand --------------------------------------------------------------------------------------------------
-
-
-def test_turns_are_numbered_from_the_first():
-    mask = torch.tensor([[1, 1, 0, 1, 0], [0, 1, 0, 0, 1], [1, 1, 1, 1, 1], [0, 0, 0, 0, 0]])
-    assert turn_numbers(mask).tolist() == [[0, 0, 0, 1, 1], [0, 0, 0, 0, 1], [0] * 5, [0] * 5]
-    assert TokenBatch(*[torch.zeros(4, 5)] * 3, mask).whole.n_turns == 5
-
-
-def test_the_mean_over_turns_is_that_of_the_means_of_their_tokens():
-    """u = Â of the token: turns (1, 3) and (5), and one turn (7, 7) of another response: (2 + 5 + 7) / 3."""
-    rows = [[1.0, 3.0, 9.0, 5.0, 9.0], [7.0, 7.0, 9.0, 9.0, 9.0]]
-    batch = by_hand([[0.0] * 5] * 2, rows, [*MASK, [1, 1, 0, 0, 0]])
-    close(method("reinforce", aggregation="turn_mean_token_mean").loss(batch).loss, -(2 + 5 + 7) / 3)
-
-
-# ---- identities of turns --------------------------------------------------------------------------------------------
+with_tools = st.builds(with_tool_output, fields(min_live=1), st.integers(0, 1000))
 
 
 @few
-@given(data=fields(), seed=st.integers(0, 1000))
-def test_turns_are_the_segments_that_the_mask_makes(data, seed):
-    data = with_tools(data, seed)
+@given(data=with_tools)
+def test_turns_are_the_segments_that_the_mask_makes(data):
     data |= {"segments": turn_numbers(data["mask"])}
     for weights in ("uniform", "joint", "future"):
         by_mask, given_ones = (
@@ -174,10 +115,9 @@ def test_turns_are_the_segments_that_the_mask_makes(data, seed):
 
 
 @few
-@given(data=fields(), seed=st.integers(0, 1000))
-def test_normalised_each_token_has_the_gradient_of_the_turn_once(data, seed):
+@given(data=with_tools)
+def test_normalised_each_token_has_the_gradient_of_the_turn_once(data):
     """The product over the turn is a weight of each token's ∇ log π; geometric means change nothing."""
-    data = with_tools(data, seed)
     batch = TokenBatch(**data)
     weight = batch.sum_over_turns(batch.log_ratio).exp()
     expected = -weight * batch.advantages * batch.mask / batch.whole.n_tokens
@@ -191,6 +131,18 @@ def test_normalised_each_token_has_the_gradient_of_the_turn_once(data, seed):
         assert_same(plain, normalised)
 
 
+def stored_in_two_ways(aggregation, whole, data, ratio=TURNS):
+    """Results for whole trajectories, and for each turn as a response of its own; gradients are of the trajectory."""
+    numbers, mask = turn_numbers(data["mask"]), data["mask"]
+    parts = [(row, n) for row in range(len(mask)) for n in numbers[row][mask[row]].unique().tolist()]
+    rows = torch.tensor([row for row, _ in parts])
+    by_turns = {k: x[rows] if isinstance(x, torch.Tensor) else x for k, x in data.items()}
+    by_turns["mask"] = torch.stack([mask[row] & (numbers[row] == n) for row, n in parts])
+    found = evaluate(method("dapo", ratio="sequence", aggregation=aggregation), by_turns)
+    gradient = torch.zeros_like(data["log_probs"]).index_add(0, rows, found.gradient)
+    return evaluate(method("dapo", ratio=ratio, aggregation=whole), data), found._replace(gradient=gradient)
+
+
 # What a trajectory's objective is where its turns are stored as responses: this aggregation of the whole trajectories.
 STORAGE = {
     "token_mean": "token_mean",
@@ -199,42 +151,28 @@ STORAGE = {
 }
 
 
-def stored_in_two_ways(aggregation, whole, data, ratio):
-    """Results for whole trajectories, and for their turns, whose gradients are added up by trajectory."""
-    parts, rows = stored_by_turns(data)
-    by_turns = evaluate(method("dapo", ratio="sequence", aggregation=aggregation), parts)
-    gradient = torch.zeros_like(data["log_probs"]).index_add(0, rows, by_turns.gradient)
-    return evaluate(method("dapo", ratio=ratio, aggregation=whole), data), by_turns._replace(gradient=gradient)
-
-
 @pytest.mark.parametrize("aggregation", STORAGE)
 @few
-@given(data=fields(min_live=1), seed=st.integers(0, 1000))
-def test_trajectories_stored_by_turns_are_whole_ones_with_turn_ratios(aggregation, data, seed):
-    data = with_tools(data, seed)
-    if not data["mask"].any():
-        return
-    one, other = stored_in_two_ways(aggregation, STORAGE[aggregation], data, TURNS)
+@given(data=with_tools)
+def test_trajectories_stored_by_turns_are_whole_ones_with_turn_ratios(aggregation, data):
+    one, other = stored_in_two_ways(aggregation, STORAGE[aggregation], data)
     torch.testing.assert_close(one.loss, other.loss)
     torch.testing.assert_close(one.gradient, other.gradient)
 
 
 @pytest.mark.parametrize("aggregation", ["seq_mean_token_sum", "seq_mean_token_sum_norm"])
 @few
-@given(data=fields(min_live=1), seed=st.integers(0, 1000))
-def test_sums_over_responses_are_divided_by_another_number(aggregation, data, seed):
+@given(data=with_tools)
+def test_sums_over_responses_are_divided_by_another_number(aggregation, data):
     """1/M instead of 1/N: the objective times the mean number of turns M/N, which changes from step to step."""
-    data = with_tools(data, seed)
-    if not data["mask"].any():
-        return
-    batch = TokenBatch(**data)
-    one, other = stored_in_two_ways(aggregation, aggregation, data, TURNS)
-    torch.testing.assert_close(one.gradient, other.gradient * batch.whole.n_turns / batch.whole.n_responses)
+    whole = TokenBatch(**data).whole
+    one, other = stored_in_two_ways(aggregation, aggregation, data)
+    torch.testing.assert_close(one.gradient, other.gradient * whole.n_turns / whole.n_responses)
 
 
 def test_a_sequence_ratio_acts_on_what_is_stored_as_a_response():
     """GSPO of a trajectory stored by turns is another objective than GSPO of the whole, under every aggregation."""
-    data = with_tools(random_fields([9, 8, 7], seed=1), 0)
+    data = with_tool_output(random_fields([9, 8, 7], seed=1), 0)
     for aggregation, whole in STORAGE.items():
         one, other = stored_in_two_ways(aggregation, whole, data, "sequence")
         assert not torch.allclose(one.gradient, other.gradient)
@@ -258,34 +196,24 @@ def roll_segment_mean(x, mask):
     return out
 
 
-def roll_loss(data, clip=0.2, mode="seq-mean-token-mean"):
-    """ROLL's PPO loss with `ratio_type: segment`: value of the loss."""
-    mask = data["mask"]
+@pytest.mark.parametrize("name", ["grpo", "dapo"])
+@few
+@given(data=with_tools)
+def test_the_turn_ratio_is_that_of_roll(name, data):
+    """ROLL's PPO loss with `ratio_type: segment`, a mean over tokens or over responses."""
+    mask, advantages = data["mask"], data["advantages"][:, None]
     ratio = roll_segment_mean(data["log_probs"] - data["old_log_probs"], mask).exp()
-    advantages = data["advantages"][:, None]
-    loss = -torch.minimum(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
-    if mode == "token-mean":
-        return (loss * mask).sum() / mask.sum()
+    loss = -torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages) * mask
     live = mask.sum(1) > 0
-    return ((loss * mask).sum(1)[live] / mask.sum(1)[live]).sum() / live.sum()
-
-
-@pytest.mark.parametrize(("name", "mode"), [("grpo", "seq-mean-token-mean"), ("dapo", "token-mean")])
-@few
-@given(data=fields(min_live=1), seed=st.integers(0, 1000))
-def test_the_turn_ratio_is_that_of_roll(name, mode, data, seed):
-    data = with_tools(data, seed)
-    if not data["mask"].any():
-        return
+    theirs = {"dapo": loss.sum() / mask.sum(), "grpo": (loss.sum(1)[live] / mask.sum(1)[live]).mean()}
     ours = method(name, ratio=TURNS, clip={"low": 0.2, "high": 0.2}).loss(TokenBatch(**data)).loss
-    assert float(ours) == pytest.approx(float(roll_loss(data, mode=mode)), rel=1e-6, abs=1e-9)
+    assert float(ours) == pytest.approx(float(theirs[name]), rel=1e-6, abs=1e-9)
 
 
 @few
-@given(data=fields(min_live=1), seed=st.integers(0, 1000))
-def test_the_correction_of_a_turn_is_that_of_roll(data, seed):
+@given(data=with_tools)
+def test_the_correction_of_a_turn_is_that_of_roll(data):
     """`is_weight` by segment, at most 1.2, and a filter of segments between 0.8 and 1.2."""
-    data = with_tools(data, seed)
     old, engine, mask = data["old_log_probs"], data["ref_log_probs"], data["mask"]
     ratio = roll_segment_mean(old - engine, mask).exp()
     expected = ratio.clamp(0, 1.2) * ((ratio >= 0.8) & (ratio <= 1.2))

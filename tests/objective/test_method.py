@@ -108,25 +108,9 @@ def test_a_clip_is_one_class(monkeypatch):
         method("grpo", clip="leeky")
 
 
-def test_vespo_multiplies_the_weights_of_tokens():
-    """The weight of the response at each token would be multiplied once for each."""
-    with pytest.raises(UserError, match="correction_grain must not be sequence"):
-        method("vespo", sampler={"correction_cap": 2.0, "correction_grain": "sequence"})
-    for grain in (
-        "token",
-        "turn",
-        "geometric",
-    ):  # products of means over tokens are the same
-        method("vespo", sampler={"correction_cap": 2.0, "correction_grain": grain})
-
-
 def test_a_part_belongs_to_its_key():
     with pytest.raises(ValueError, match="ratio: must be Ratio or Custom"):
         dataclasses.replace(method("grpo"), ratio=NoClip())
-
-
-def test_reading_a_method_imports_nothing():
-    assert method("grpo", ratio="no_such_package:f").ratio.name == "no_such_package:f"
 
 
 @pytest.mark.parametrize(

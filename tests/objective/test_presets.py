@@ -6,8 +6,6 @@ Their settings are compared with docs/methods by tests/repository/test_docs.py.
 import dataclasses
 import json
 import math
-import subprocess
-import sys
 
 import pytest
 
@@ -32,6 +30,9 @@ COMPARISON = {
 }
 
 
+SEQUENCES = {"correction_cap": 2.0, "correction_grain": "sequence"}
+
+
 def test_presets_to_compare_ratios_with_differ_in_nothing_else():
     ranges = {}
     for name in comparison_names():
@@ -49,13 +50,6 @@ def test_presets_to_compare_ratios_with_differ_in_nothing_else():
     assert (method("none").aggregation, method("none").advantage) == (dapo.aggregation, dapo.advantage)
     assert method("none").sampler == Sampler() and not method("none").penalties
     assert not set(comparison_names()) & set(method_names())
-
-
-def test_a_study_changes_the_band_of_a_comparison():
-    own = {"token_clip": {"clip": {"high": 0.3}}, "token": {"base": "dapo", "clip": None}}
-    assert method("token_clip", own).clip == PpoClip(low=0.1, high=0.3)
-    assert method("token_clip", own).label == method("token_clip").label
-    assert method("token", own).sampler.dynamic  # a method of the study, in the place of the preset
 
 
 def test_the_command_lists_them_as_data_that_can_be_read_back(capsys):
@@ -79,6 +73,8 @@ def test_own_methods_change_presets_and_each_other():
         "grpo": {"aggregation": "token_mean"},  # changes the preset of the same name
         "on_changed": {"base": "grpo"},
         "alone": {"ratio": "prefix"},
+        "token_clip": {"clip": {"high": 0.3}},
+        "token": {"base": "dapo", "clip": None},
     }
     assert method("narrow", own).clip.settings == {"low": 0.1, "high": 0.28, "dual": None}
     assert method("narrow", own).penalties == method("tepo").penalties
@@ -89,6 +85,8 @@ def test_own_methods_change_presets_and_each_other():
     alone = method("alone", own)  # what is not said has a default
     assert (alone.ratio.name, alone.clip.name, alone.aggregation.name) == ("prefix", "none", "token_mean")
     assert method("tepo").clip.settings == HIGHER  # none of which has touched the presets
+    assert method("token_clip", own).clip == PpoClip(low=0.1, high=0.3)
+    assert method("token", own).sampler.dynamic  # a method of the study, in the place of the preset
     assert method("gspo", clip={"name": "ppo", "high": 0.5}).clip.settings == NARROW | {"high": 0.5}
     assert method("gspo", clip={"low": "1e-3", "high": 1}).clip.settings == {"low": 0.001, "high": 1.0, "dual": None}
 
@@ -120,29 +118,10 @@ def test_label_and_source_are_those_of_the_method_itself():
     own = {"narrow": {"base": "tepo", "clip": {"low": 0.1}}, "tepo": {"clip": {"low": 0.3}}}
     assert [getattr(method("narrow", own), key) for key in TEXTS] == ["", "", ""]
     assert method("tepo", own).label == "TEPO"
-    assert method("tepo", own).source == method("tepo").source != ""  # a changed preset is still that preset
-
-
-def test_labels_are_those_that_records_and_claims_have():
-    labels = {name: method(name).ratio.label for name in method_names() if method(name).ratio.name == "block"}
-    assert labels == {
-        "mpo": "block K=5",
-        "mpo_tiled": "block K=5, tiled, uniform",
-        "mpo_joint": "block K=5, joint",
-        "mpo_heads": "block K=5, mtp_heads",
-        "mpo_k2": "block K=2",
-        "mpo_k3": "block K=3",
-        "mpo_tepo": "block K=5",
-        "turn_ratio": "block, turns, uniform",
-    }
-    assert Block(future_weight=0.1).label == "block K=5, φ=0.1"
+    assert method("token_clip", {"token_clip": {"clip": {"high": 0.3}}}).label == method("token_clip").label
     assert method("gspo", ratio={"stop_gradient": True}).ratio.label == "sequence, stop_gradient True"
-
-
-def test_importing_methods_does_not_import_torch():
-    code = "import sys, policygrain.objective; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
+    assert Block(future_weight=0.1).label == "block K=5, φ=0.1"
+    assert method("tepo", own).source == method("tepo").source != ""  # a changed preset is still that preset
 
 
 # --- Mistakes ---
@@ -183,6 +162,7 @@ def test_importing_methods_does_not_import_torch():
         ("dapo", {"sampler": {"rejection_low": 2, "rejection_high": 1}}, "rejection_low must not be above"),
         ("grpo", {"sampler": {"correction_cap": 1.0, "correction_floor": 2.0}}, "sampler: correction_floor must not"),
         ("fipo", {"clip": {"least": 1.5}}, "methods.fipo.clip: least must not be above largest"),
+        ("vespo", {"sampler": SEQUENCES}, "correction_grain must not be sequence"),  # multiplied once for each token
         ("mpo_heads", {"heads": {}}, "methods.mpo_heads.heads: unknown key. .*'mtp_heads'"),
         ("tepo", {"penalties": [{"name": "kl_"}]}, r"methods.tepo.penalties\[0\]: .*'kl'"),
         ("dapo", {"sampler": {"dynamic": 1}}, "methods.dapo.sampler.dynamic: .*boolean"),

@@ -36,14 +36,6 @@ def test_a_batch_without_tokens_has_loss_and_gradient_zero(name):
     assert all(value == 0 for value in out.metrics.values())
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].ratio.name != "group_expectation"])
-def test_in_one_token_responses_every_ratio_is_that_of_the_token(name):
-    fields = random_fields([1, 1, 0, 1], seed=4)
-    batch, chosen = TokenBatch(**fields), METHODS[name]
-    expected = 0 * batch.log_ratio if chosen.ratio.name == "none" else batch.log_ratio
-    torch.testing.assert_close(chosen.ratio(batch), expected)
-
-
 @every_method
 @pytest.mark.parametrize("sign", [1, -1])
 def test_extreme_ratios_stay_finite_in_single_precision(name, sign):

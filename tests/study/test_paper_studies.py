@@ -35,10 +35,10 @@ def test_a_paper_study_has_the_published_settings(in_root: Path, name: str) -> N
 @papers
 def test_the_benchmarks_of_a_paper_study_have_their_registered_sampling(in_root: Path, name: str) -> None:
     study = paper(name)
-    assert [SETS[source].role for source in study.data.train] == ["training"]
+    assert [SETS[source].n for source in study.data.train] == [None]
     for benchmark in study.evaluation.benchmarks:
         sampling = sampling_of(study, benchmark)
-        assert SETS[benchmark.source].role == "benchmark"
+        assert SETS[benchmark.source].n
         assert (sampling.n, sampling.temperature) == ((32, 0.6) if re.match("aime|amc", benchmark.name) else (1, 0.0))
         assert sampling.max_tokens == study.training.max_tokens
     without = study.model_copy(

@@ -139,7 +139,6 @@ def make_up_evaluation(
         model=model,
         key=f"evaluation-{model}",
         protocol={**protocol, "benchmarks": settings},
-        prompt=("", "\n"),
         facts=EvaluationFacts(seconds=seconds or {"engine": 3.0}, hardware="a computer", versions={"vllm": "1"}),
         records=records,
     )

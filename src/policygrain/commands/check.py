@@ -11,8 +11,9 @@ from ..data.registry import sampling_of
 from ..data.sources import check_ids, check_sources, load
 from ..errors import UserError
 from ..figures.catalogue import check_figures
+from ..files import read_json
 from ..grading.sandbox import isolation
-from ..hub import config_of, read_config
+from ..hub import config_of
 from ..study import Study, load_study
 from ..study.comparable import check_comparisons, check_tuning
 from ..study.runs import methods_of, run_matrix
@@ -105,7 +106,7 @@ def _context(study: Study) -> int | None:
             if not (folder / name).is_file():
                 raise UserError(f"model.start: {folder} is not a model with a tokenizer: {name} is missing.")
     fetch = f"policygrain fetch-model {folder.name} --out {start}" if folder.name in MODELS else ""
-    config = read_config(config_of(start, study.model.revision, fetch))
+    config = read_json(config_of(start, study.model.revision, fetch), "Download the model again.")
     context = config.get("text_config", config).get("max_position_embeddings")
     return context if isinstance(context, int) else None
 

@@ -13,17 +13,19 @@ ROOT = path("--root", "folder of problem sets (default: POLICYGRAIN_DATA, else t
 
 @command(ROOT)
 def _list(arguments: Namespace) -> None:
-    """List the registered sets and their sources, and which of them are in the folder."""
+    """List the registered sets, how they are sampled, their sources, and which of them are in the folder."""
     from ..data.registry import SETS
     from ..data.set_files import data_root, find
     from ..text import columns
 
     root = data_root(arguments.root)
-    rows = [
-        (s.name, s.role, str(s.count), "yes" if find(s, root) else "no", s.files[0], s.github or f"hub: {s.hub}")
-        for s in sorted(SETS.values(), key=lambda s: s.name)
-    ]
-    print("\n".join(columns(rows, ("set", "role", "problems", "present", "file", "source"), "llrl")))
+    rows = []
+    for of in (SETS[name] for name in sorted(SETS)):
+        sampling = "training" if of.n is None else f"{of.n} at {of.temperature:g}" if of.temperature else "greedy"
+        owner, name, commit = (of.github or of.hub).split("/")[:3]
+        source = f"{'github.com' if of.github else 'huggingface.co/datasets'}/{owner}/{name} at {commit:.12}"
+        rows.append((of.name, str(of.count), sampling, "yes" if find(of, root) else "no", of.files[0], source))
+    print("\n".join(columns(rows, ("set", "problems", "responses", "present", "file", "source"), "lrl")))
 
 
 @command(ROOT, option("names", "sets (default: all)", nargs="*", metavar="NAME"))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import yaml
 
+from .. import hub
 from ..data.characters import CHARACTERS
 from ..data.families import FAMILIES
 from ..data.problem import read_rows
@@ -25,7 +26,7 @@ from ..data.registry import SETS, sampling_of, sharing_responses
 from ..data.set_files import data_root
 from ..data.sources import FAMILY_SIZE
 from ..errors import UserError, did_you_mean
-from ..hub import cached_config, read_config
+from ..files import read_json
 from ..paths import StudyFolder
 from ..study.comparable import pairs
 from ..study.fingerprint import Fingerprints
@@ -119,12 +120,8 @@ def config_of(model: Model, known: Mapping[str, dict[str, Any]]) -> dict[str, An
         return sizes | {"vocab_size": model.tiny.vocabulary or len(CHARACTERS), "tie_word_embeddings": True}
     if model.start in known and not Path(model.start).is_dir():
         return known[model.start]
-    if (path := cached_config(model.start, model.revision)) is None:
-        raise UserError(
-            f"model.start: the shape of {model.start!r} is not known here. Name a folder with its config.json, or "
-            "download the model."
-        )
-    return read_config(path)
+    path = hub.config_of(model.start, model.revision, offline=True)
+    return dict(read_json(path, "Download the model again."))
 
 
 def parameters(config: Mapping[str, Any]) -> tuple[int, int]:

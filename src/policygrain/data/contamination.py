@@ -8,12 +8,14 @@ are not found, and different problems from one template may be, so pairs are lis
 
 from __future__ import annotations
 
-import math
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from .problem import Problem
 
@@ -45,52 +47,38 @@ class Overlap:
 
 
 class TrainingIndex:
-    """An index of training prompts, to find their duplicates in benchmarks.
-
-    All near duplicates are found, by prefix filtering: with tokens ordered from rare to common, two sets with a Jaccard
-    similarity of at least t share one of the first |s| − ⌈t|s|⌉ + 1 tokens of each set s. Only such pairs are compared.
-    """
+    """An index of training prompts, to find their duplicates in benchmarks."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = problems
-        texts = [tokens(p.problem) for p in problems]
-        self.sets = [frozenset(text) for text in texts]
-        frequency = Counter(token for words in self.sets for token in words)
-        # Ties are broken by the token itself, so that all sets have the same order.
-        self.rank = {token: i for i, token in enumerate(sorted(frequency, key=lambda t: (frequency[t], t)))}
-        self.exact: dict[str, list[int]] = defaultdict(list)
-        self.prefixes: dict[str, list[int]] = defaultdict(list)
-        for i, (text, words) in enumerate(zip(texts, self.sets, strict=True)):
-            if text:
-                self.exact["".join(text)].append(i)
-            if len(words) >= FEWEST_TOKENS:
-                for token in self._prefix(words):
-                    self.prefixes[token].append(i)
+        self.exact: dict[str, list[int]] = defaultdict(list)  # text without spaces → prompts
+        containing: dict[str, list[int]] = defaultdict(list)  # word → prompts
+        for i, problem in enumerate(problems):
+            text = tokens(problem.problem)
+            self.exact["".join(text)].append(i)
+            for word in set(text):
+                containing[word].append(i)
+        self.containing = {word: np.array(prompts) for word, prompts in containing.items()}
+        self.sizes = self._shared(self.containing)  # words of each prompt
 
-    def _prefix(self, words: frozenset[str]) -> list[str]:
-        # Tokens that no training prompt contains are the rarest.
-        ordered = sorted(words, key=lambda token: (self.rank.get(token, -1), token))
-        return ordered[: len(words) - math.ceil(THRESHOLD * len(words) - 1e-9) + 1]
+    def _shared(self, words: Iterable[str]) -> NDArray[np.int64]:
+        """How many of ``words`` each prompt contains, [prompts]."""
+        found = [self.containing[word] for word in words if word in self.containing]
+        return np.bincount(np.concatenate([np.array([], int), *found]), minlength=len(self.problems))
 
     def overlaps(self, benchmark: Iterable[Problem]) -> list[Overlap]:
         """All pairs of a benchmark problem and a training prompt that are exact or near duplicates, in order."""
         pairs = []
         for problem in benchmark:
-            text = tokens(problem.problem)
-            words = frozenset(text)
-            same = set(self.exact.get("".join(text), ()))
-            candidates = set(same)
-            if len(words) >= FEWEST_TOKENS:
-                candidates.update(i for token in self._prefix(words) for i in self.prefixes.get(token, ()))
-            for i in sorted(candidates):
-                sizes = len(words), len(self.sets[i])
-                # Sets of too different sizes cannot reach the threshold.
-                if i not in same and min(sizes) < THRESHOLD * max(sizes) - 1e-9:
-                    continue
-                similarity = len(words & self.sets[i]) / len(words | self.sets[i])
-                if i in same or similarity >= THRESHOLD - 1e-9:
-                    kind: Literal["exact", "near"] = "exact" if i in same else "near"
-                    pairs.append(Overlap(problem.id, self.problems[i].id, kind, round(similarity, 4)))
+            if not (text := tokens(problem.problem)):
+                continue
+            words, exact = set(text), set(self.exact.get("".join(text), ()))
+            shared = self._shared(words)
+            similarity = shared / (self.sizes + len(words) - shared)
+            near = (similarity >= THRESHOLD - 1e-9) & (np.minimum(self.sizes, len(words)) >= FEWEST_TOKENS)
+            for i in sorted(exact.union(np.flatnonzero(near).tolist())):
+                kind: Literal["exact", "near"] = "exact" if i in exact else "near"
+                pairs.append(Overlap(problem.id, self.problems[i].id, kind, round(float(similarity[i]), 4)))
         return pairs
 
 

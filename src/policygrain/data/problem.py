@@ -83,13 +83,8 @@ def _problem(row: Row, path: Path, number: int) -> Problem:
     if ("tests" in values) != ("entry_point" in values):
         missing = "entry_point" if "tests" in values else "tests"
         raise UserError(f"{where}: no {missing!r}; a problem whose answer is a program has both.")
-    texts: dict[str, Any] = {
-        "id": f"{path.stem}-{number:05d}",
-        "problem": "",
-        "answer": "",
-        "source": path.stem,
-        "steps": "",
-    }
+    texts: dict[str, Any] = {"id": f"{path.stem}-{number:05d}", "source": path.stem}
+    texts |= dict.fromkeys(("problem", "answer", "steps"), "")
     for key in texts:
         if isinstance(value := row.get(key), bool | list | dict):
             raise UserError(f"{where}: {key}: expected a text or a number, got {shortened(repr(value), 80)}.")

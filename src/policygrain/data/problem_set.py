@@ -38,11 +38,6 @@ class ProblemSet:
     text: Sequence[str] = ()  # ids of gold answers that cannot be read as mathematics and are compared as text
     seconds: Mapping[str, float] = field(default_factory=dict)  # id → processor time, where a solution is slow
 
-    @property
-    def role(self) -> str:
-        """`benchmark` or `training`."""
-        return "benchmark" if self.n else "training"
-
 
 def problem_set(**known: Any) -> Callable[[Function], ProblemSet]:
     """Decorator that makes a function a problem set of its name; ``known`` are the other fields of `ProblemSet`."""

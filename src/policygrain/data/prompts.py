@@ -6,16 +6,13 @@ from typing import TYPE_CHECKING
 
 from jinja2 import TemplateError
 
-from ..digests import of_text
+from ..digests import of_json
 from ..errors import UserError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from ..study.schema import Prompt
-
-
-_PLACE = "\N{OBJECT REPLACEMENT CHARACTER}"  # stands for a problem
 
 
 class PromptRenderer:
@@ -72,20 +69,7 @@ class PromptRenderer:
         return ids
 
     @property
-    def parts(self) -> tuple[str, str] | None:
-        """The text before and after a problem; None if a chat template changes it or repeats it."""
-        parts = self.text(_PLACE).split(_PLACE)
-        return (parts[0], parts[1]) if len(parts) == 2 else None
-
-    @property
     def digest(self) -> str:
         """A digest of everything that rendered prompts depend on, besides the tokenizer's vocabulary."""
-        content = f"{self.prompt.template}\0{self.prompt.chat}\0{self.prompt.system}\0"
-        content += str(self.tokenizer.chat_template) if self.prompt.chat else ""
-        if self.prompt.program != type(self.prompt)().program:  # older records without it stay valid
-            content += f"\0{self.prompt.program}"
-        if self.prompt.chat_template_kwargs:
-            content += f"\0{self.prompt.chat_template_kwargs}"
-        if self._first:
-            content += f"\0{self._first}"
-        return of_text(content)
+        template = self.tokenizer.chat_template if self.prompt.chat else None
+        return of_json([self.prompt.model_dump(), template, self._first])

@@ -75,9 +75,7 @@ def evaluate(study: Study, models: Mapping[str, Path], data: DataFolder, results
                 records = grade(study, queries, responses, texts, graders, folder, seen)
             seconds = {phase: spent - before.get(phase, 0.0) for phase, spent in clock.seconds.items()}
             facts = EvaluationFacts(seconds=seconds, hardware=hardware(), versions=versions(), commit=made_at)
-            evaluation = ModelEvaluation(
-                model=name, key=key, protocol=under, prompt=renderer.parts, facts=facts, records=records
-            )
+            evaluation = ModelEvaluation(model=name, key=key, protocol=under, facts=facts, records=records)
             write_record(folder.record, evaluation)
             for path in folder.all_responses():
                 path.unlink()

@@ -26,4 +26,5 @@ def first_rows(results: StudyResults) -> pd.DataFrame:
 
 def first_responses(folder: EvaluationFolder, evaluation: ModelEvaluation) -> pd.DataFrame:
     """The first responses of a model to each benchmark, with columns `SHOWN`; every run has the same problems."""
-    return pd.concat([evaluated_samples(folder, record).head(EACH) for record in evaluation.records])[SHOWN]
+    rows = pd.concat([evaluated_samples(folder, record).head(EACH) for record in evaluation.records])
+    return rows[SHOWN].fillna({"answer": ""})

@@ -155,7 +155,7 @@ ui: setup
 
 # The documentation as a site, in site/.
 docs: setup
-	$(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 # Removes all results, not the environment (for that: rm -r .venv).
 clean:

@@ -54,6 +54,14 @@ def test_relative_links_resolve(path: Path) -> None:
         assert not anchor or anchor in anchors(there), f"{path}: {target}"
 
 
+def test_pages_that_the_code_names_exist() -> None:
+    """In messages, comments and study files."""
+    pattern = r"\b(docs|lab)/[a-zA-Z_/-]+\.md"
+    command = ["git", "grep", "-hoE", pattern, "--", "src", "studies", "lab", "workflow", "tests", "*.yaml", "Makefile"]
+    named = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
+    assert {name for name in named if not (ROOT / name).exists()} == set()
+
+
 @every_document
 def test_python_compiles_and_what_it_imports_exists(path: Path) -> None:
     for example in blocks(path, "python"):

@@ -39,7 +39,7 @@ def default_workers() -> int:
 class Pool:
     """``workers`` processes with at most ``seconds`` of processor time per answer and ``memory`` bytes each.
 
-    ``kind`` is the module of this room that grades an answer; with ``fresh`` each answer gets a process of its own.
+    ``kind`` is the module of this folder that grades an answer; with ``fresh`` each answer gets a process of its own.
     The workers are started on first use and kept until ``close``.
     """
 

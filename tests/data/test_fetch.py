@@ -55,9 +55,9 @@ def test_what_is_not_the_pinned_set_is_refused_and_leaves_nothing(publish: Publi
     with pytest.raises(UserError, match="wrong checksum"):
         fetch(made_up(), folder)
     publish(made_up(), SOURCE)
-    with pytest.raises(UserError, match="300 problems in its source instead of 301"):
+    with pytest.raises(UserError, match="made_up: the source is the pinned one, but makes 300 problems instead of 301"):
         fetch(made_up(count=301), folder)
-    with pytest.raises(UserError, match=r"the source is the pinned one, but .* instead of 000000000000…"):
+    with pytest.raises(UserError, match=r"wrong content: digest .* instead of 000000000000…"):
         fetch(made_up(digest="0" * 64), folder)
     for changed, message in (
         (SOURCE.replace(b"question", b"quest\xc2\xadion"), r"not as expected: KeyError\('question'\)"),

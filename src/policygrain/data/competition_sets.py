@@ -27,10 +27,9 @@ def contest(url: str) -> tuple[str, str, int]:
     temperature=0.6,
 )
 def aime24(rows: Rows) -> Iterator[Problem]:
-    """AIME 2024, I and II.
+    """AIME 2024, I and II. All answers agree with six other public copies, which may share an ancestor.
 
-    Thirty problems, so one of them is 3.3 points. All answers agree with six other public copies, which may share an
-    ancestor. The file is sorted by the text of the addresses, and answers have leading zeros.
+    The file is sorted by the text of the addresses, and its answers have leading zeros.
     """
     for row in sorted(rows, key=lambda row: contest(row["url"])):
         year, name, number = contest(row["url"])
@@ -129,8 +128,8 @@ def olympiadbench(rows: Rows) -> Iterator[Problem]:
 def omni_math(rows: Rows) -> Iterator[Problem]:
     r"""Omni-MATH (arXiv 2410.07985), all of it. Apache-2.0 by the dataset's card.
 
-    Part of its answers are sentences or formulas with conditions, which rules take for wrong: a rule-graded score is a
-    lower bound. Rows hold form feeds where \frac lost its backslash; they are left as published.
+    Part of its answers are sentences, which rules take for wrong: a score by rules is a lower bound. Form feeds where
+    \frac lost its backslash are left as published.
     """
     for number, row in enumerate(rows):
         yield Problem(f"omni-{number:04}", row["problem"], row["answer"])
@@ -149,10 +148,9 @@ def omni_math(rows: Rows) -> Iterator[Problem]:
 def omni_math_rule(rows: Rows) -> Iterator[Problem]:
     r"""Omni-MATH-Rule, the 2,821 of Omni-MATH's 4,428 problems whose answers rules can grade; say so beside a number.
 
-    Thirteen rows repeat an earlier problem, five of them word for word; they stay, because the published count has
-    them. Where a lost backslash left a form feed in place of \frac, it is put back (17 rows); two rows hold other
-    control characters. The repository has no licence for the data. 389 of them are in DAPO-Math-17k, nearly word for
-    word, and 59 of them are in MATH's training split.
+    Thirteen rows repeat an earlier problem. Where a lost backslash left a form feed in place of \frac, it is put back
+    (17 rows); two rows hold other control characters. The repository has no licence for the data. 389 of them are in
+    DAPO-Math-17k, nearly word for word, and 59 of them are in MATH's training split.
     """
     for number, row in enumerate(rows):
         problem, answer = (row[name].replace("\x0crac", "\\frac") for name in ("problem", "answer"))

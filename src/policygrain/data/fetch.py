@@ -19,7 +19,7 @@ from ..errors import UserError
 from ..files import atomic_text
 from .problem import Problem, Row
 from .problem_set import ProblemSet
-from .set_files import check, content_digest, find
+from .set_files import check, faults_of, find
 
 MIRROR_VARIABLE = "POLICYGRAIN_MIRROR"
 TIMEOUT = 60  # seconds without data
@@ -35,13 +35,8 @@ def fetch(of: ProblemSet, root: Path) -> str:
             raise UserError(f"{faults[0]}. It is not overwritten; move it away and fetch again.")
         return f"{present}: there already"
     rows = [_line(problem) for problem in convert(of, _published(of))]
-    if len(rows) != of.count:
-        raise UserError(f"{of.name}: {len(rows)} problems in its source instead of {of.count}.")
-    if of.digest and (digest := content_digest(rows)) != of.digest:
-        raise UserError(
-            f"{of.name}: the source is the pinned one, but the problems made of it have digest {digest[:12]}… instead "
-            f"of {of.digest[:12]}…. Nothing was written; please report it."
-        )
+    if faults := faults_of(of, rows):
+        raise UserError(f"{of.name}: the source is the pinned one, but makes {'; '.join(faults)}. Please report it.")
     atomic_text(out := root / of.files[0], "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     return f"{out}: {len(rows)} problems"
 

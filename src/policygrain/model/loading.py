@@ -141,7 +141,6 @@ def _tokenizer_class(folder: Path) -> Any:
 
     For some architectures, qwen2 among them, AutoTokenizer ignores that name and takes the architecture's own class,
     which splits text differently: the same file would silently give other tokens than the model was trained with.
-    Tiny models built by earlier versions are such folders.
     """
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 

@@ -40,21 +40,6 @@ def dense_mask(made: Lengths) -> Tensor:
     )
 
 
-def test_the_mask_of_two_prompts_and_two_responses_written_out() -> None:
-    """A row of prompt A (2 tokens), prompt B (1), a response to B (2) and a response to A (1)."""
-    expected = [
-        # A  A  B  b  b  a
-        [1, 0, 0, 0, 0, 0],
-        [1, 1, 0, 0, 0, 0],
-        [0, 0, 1, 0, 0, 0],
-        [0, 0, 1, 1, 0, 0],
-        [0, 0, 1, 1, 1, 0],
-        [1, 1, 0, 0, 0, 1],
-    ]
-    made = torch.tensor([2, 1]), torch.tensor([2, 1]), torch.tensor([1, 0])
-    assert dense_mask(made).int().tolist() == expected
-
-
 def flash_by_sequence(
     query: Tensor,
     key: Tensor,

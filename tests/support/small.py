@@ -73,6 +73,11 @@ def train_small(
     return run_dir
 
 
+def trained(study: Study, run_dir: Path, made: tuple[Path, Path]) -> list[dict[str, Any]]:
+    """The metrics of a run of the study's first arm, by the data and initial model in ``made``."""
+    return run_metrics(RunFolder(train_small(study, run_dir, *made)))
+
+
 def write_study(path: Path, content: dict[str, Any]) -> Path:
     """A study file with this content."""
     path.write_text(yaml.safe_dump(content))

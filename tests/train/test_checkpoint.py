@@ -19,7 +19,7 @@ from policygrain.train import checkpoint
 from ..support.small import small_study, train_small
 
 
-def two_checkpoints(folder: Path) -> torch.nn.Linear:
+def two_checkpoints(folder: Path) -> None:
     """Three are saved, of which two are kept; weights are the number of the step."""
     part = torch.nn.Linear(8, 4)
     with checkpoint.Writer(folder) as writer:
@@ -27,18 +27,13 @@ def two_checkpoints(folder: Path) -> torch.nn.Linear:
             torch.nn.init.constant_(part.weight, step)
             writer.save(step, {"model": part}, {"step": step})
             torch.nn.init.constant_(part.weight, -1)  # training goes on while a checkpoint is written
-    return part
-
-
-def test_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
-    (tmp_path / ".step00004").mkdir()  # what a killed process leaves
-    two_checkpoints(tmp_path)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["step00002", "step00003"]
 
 
 def test_a_torn_checkpoint_is_passed_over_with_a_message(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Cut or changed at any byte of any of its files, or without one of them."""
+    """Cut or changed at any byte of any of its files, or without one of them. The two newest are kept."""
+    (tmp_path / ".step00004").mkdir()  # what a killed process leaves
     two_checkpoints(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["step00002", "step00003"]
     newest = tmp_path / "step00003"
     for name in ("state.pt", "sha256"):
         content = (newest / name).read_bytes()
@@ -74,18 +69,17 @@ def test_a_state_that_has_no_room_in_memory_twice_is_written_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoint, "_available_memory", lambda: 0)
-    writer = checkpoint.Writer(tmp_path)
-    writer.save(1, {"model": torch.nn.Linear(8, 4)}, {"step": 1})
-    assert (tmp_path / "step00001").exists() and checkpoint.load_newest(tmp_path, {"model": torch.nn.Linear(8, 4)})
+    checkpoint.Writer(tmp_path).save(1, {"model": torch.nn.Linear(8, 4)}, {"step": 1})
+    assert checkpoint.load_newest(tmp_path, {"model": torch.nn.Linear(8, 4)}) == {"step": 1}
 
 
 def test_tied_weights_are_saved_once(tmp_path: Path) -> None:
     one, two = torch.nn.Linear(64, 64, bias=False), torch.nn.Linear(64, 64, bias=False)
     sizes = []
-    for _ in range(2):
+    for step in range(2):
         with checkpoint.Writer(tmp_path) as writer:
-            writer.save(len(sizes), {"model": torch.nn.ModuleList([one, two])}, {})
-        sizes.append((tmp_path / f"step{len(sizes):05d}" / "state.pt").stat().st_size)
+            writer.save(step, {"model": torch.nn.ModuleList([one, two])}, {})
+        sizes.append((tmp_path / f"step{step:05d}" / "state.pt").stat().st_size)
         two.weight = one.weight
     assert sizes[0] - sizes[1] >= 4 * 64 * 64
 
@@ -100,58 +94,53 @@ class Harmful:
         return os.system, (f"touch {self.path}",)
 
 
-@pytest.mark.parametrize("content", ["forbidden", "empty", "no archive"])
-def test_a_checkpoint_that_may_not_be_loaded_is_one_message_and_runs_nothing(content: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [None, b"", b"PK of something else"], ids=["forbidden", "empty", "no archive"])
+def test_a_checkpoint_that_may_not_be_loaded_is_one_message_and_runs_nothing(
+    content: bytes | None, tmp_path: Path
+) -> None:
     """Its checksums are right: somebody else wrote it."""
     two_checkpoints(tmp_path)
     newest, executed = tmp_path / "step00003", tmp_path / "executed"
-    if content == "forbidden":
+    if content is None:
         torch.save({"step": Harmful(executed)}, newest / "state.pt")
     else:
-        (newest / "state.pt").write_bytes(b"" if content == "empty" else b"PK of something else")
+        (newest / "state.pt").write_bytes(content)
     digest = hashlib.sha256((newest / "state.pt").read_bytes()).hexdigest()
     (newest / "sha256").write_text(f"{digest}  state.pt\n")
-    with pytest.raises(UserError, match=r"step00003/state\.pt: this checkpoint cannot be loaded: .*Remove ") as said:
+    with pytest.raises(UserError, match=r"^.*step00003/state\.pt: this checkpoint cannot be loaded: .*Remove .*$"):
         checkpoint.load_newest(tmp_path, {"model": torch.nn.Linear(8, 4)})
-    assert "\n" not in str(said.value)
     assert not executed.exists()
     shutil.rmtree(newest)  # as the message says
     assert checkpoint.load_newest(tmp_path, {"model": torch.nn.Linear(8, 4)}) == {"step": 2}
 
 
 def test_two_trainers_do_not_share_a_run_directory(made: tuple[Path, Path], tmp_path: Path) -> None:
-    with (
-        checkpoint.run_lock(tmp_path / "run"),
-        pytest.raises(UserError, match=f"another process is training here .process {os.getpid()} on "),
-        checkpoint.run_lock(tmp_path / "run"),
-    ):
+    refused = pytest.raises(UserError, match=f"another process is training here .process {os.getpid()} on ")
+    with checkpoint.run_lock(tmp_path / "run"), refused, checkpoint.run_lock(tmp_path / "run"):
+        pass
+    with checkpoint.run_lock(tmp_path / "run"):  # the holder is gone
         pass
     # A run of other settings does not take the folder of a process that is alive either.
     run = train_small(small_study(), tmp_path / "trained", *made)
-    other = small_study(training={"learning_rate": 5e-4})
-    with checkpoint.run_lock(run), pytest.raises(UserError, match="another process is training here"):
-        train_small(other, run, *made)
+    with checkpoint.run_lock(run), refused:
+        train_small(small_study(training={"learning_rate": 5e-4}), run, *made)
     assert (run / "metrics.jsonl").exists() and not list(run.glob("superseded-*"))
-    with checkpoint.run_lock(tmp_path / "run"):  # the holder is gone
-        pass
 
 
 def test_a_batch_job_waits_until_its_predecessor_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "1")
-    held, gone = threading.Event(), []
+    held, gone = threading.Event(), threading.Event()
 
     def predecessor() -> None:
         with checkpoint.run_lock(tmp_path):
             held.set()
             time.sleep(0.7)
-            gone.append(True)
+            gone.set()
 
-    thread = threading.Thread(target=predecessor)
-    thread.start()
+    threading.Thread(target=predecessor).start()
     held.wait()
     with checkpoint.run_lock(tmp_path):
-        assert gone
+        assert gone.is_set()
         monkeypatch.setattr(checkpoint, "WAIT_IN_JOBS", 0.2)
         with pytest.raises(UserError, match="another process is training here"), checkpoint.run_lock(tmp_path):
             pass
-    thread.join()

@@ -1,31 +1,36 @@
-"""How a model is held and computed: in half precision, with recomputed activations, with an adapter."""
+"""How a model is held and computed: in half precision, with recomputed activations, an adapter or prediction heads."""
 
 from __future__ import annotations
 
 import importlib.util
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
 
 from policygrain.errors import Stopped, UserError
+from policygrain.model.engine import Request, Response
 from policygrain.model.loading import load_model
+from policygrain.model.torch_engine import TorchEngine
 from policygrain.model.weights import add_adapter, full_weights, merged
 from policygrain.objective import method
 from policygrain.paths import RunFolder
-from policygrain.results import run_metrics
+from policygrain.records import MtpHeadsRecord, read_record
 from policygrain.study import Study
 from policygrain.study.schema import Lora, Model
-from policygrain.train.policy import on_device, open_policy
+from policygrain.train import loop
+from policygrain.train.policy import build_heads, on_device, open_policy
 from policygrain.train.stopping import Stop
 from policygrain.train.update import update
 
 from ..support.device import PLACE
-from ..support.small import assert_same_end, small_study, train_small
+from ..support.small import assert_same_end, small_study, train_small, trained
 from ..support.training_batches import random_batch
 
 NO_PEFT = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed")
@@ -37,11 +42,7 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize(
     ("training", "tolerance"),
-    [
-        ({"activation_checkpointing": True}, 1e-6),
-        ({"compute": "float16"}, 0.01),
-        ({"compute": "bfloat16"}, 0.05),
-    ],
+    [({"activation_checkpointing": True}, 1e-6), ({"compute": "float16"}, 0.01), ({"compute": "bfloat16"}, 0.05)],
     ids=["recomputed", "float16", "bfloat16"],
 )
 def test_how_a_model_is_held_does_not_change_an_update(
@@ -52,8 +53,7 @@ def test_how_a_model_is_held_does_not_change_an_update(
     def updated(**settings: object) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
         chosen, small = method("grpo"), small_study(training=settings).training
         policy = open_policy(str(made[1]), Model(), chosen, small, 0)
-        metrics = update(policy, random_batch(), chosen, small)
-        return metrics, {name: weight.clone() for name, weight in full_weights(policy.model)}
+        return update(policy, random_batch(), chosen, small), copied(policy.model)
 
     (plain, before), (metrics, after) = updated(), updated(**training)
     for name in ("loss", "gradient_norm", "entropy", "ratio_max"):
@@ -64,23 +64,24 @@ def test_how_a_model_is_held_does_not_change_an_update(
     assert torch.cosine_similarity(moved, expected, dim=0) > 1 - max(tolerance, 1e-5) and expected.norm() > 0
 
 
+def copied(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    return {name: weight.clone() for name, weight in full_weights(model)}
+
+
 def test_a_float16_gradient_that_overflows_makes_no_step(made: tuple[Path, Path]) -> None:
     """Losses are scaled by too much at first; the scaler finds a scale that is not, and learning goes on."""
-    settings = small_study(training={"compute": "float16"}).training
-    chosen = method("grpo")
+    chosen, settings = method("grpo"), small_study(training={"compute": "float16"}).training
     policy = open_policy(str(made[1]), Model(), chosen, settings, 0)
-    model, policy.scaler = policy.model, torch.amp.GradScaler(PLACE.type, init_scale=2.0**40, backoff_factor=2.0**-12)
-    norms, moved = [], []
+    policy.scaler = torch.amp.GradScaler(PLACE.type, init_scale=2.0**40, backoff_factor=2.0**-12)
+    finite, moved = [], []
     for _ in range(4):
-        before = dict(full_weights(model))
-        before = {name: weight.clone() for name, weight in before.items()}
-        norms.append(update(policy, random_batch(), chosen, settings)["gradient_norm"])
-        moved.append(any(not torch.equal(weight, before[name]) for name, weight in full_weights(model)))
-    finite = [math.isfinite(norm) for norm in norms]
+        before = copied(policy.model)
+        finite.append(math.isfinite(update(policy, random_batch(), chosen, settings)["gradient_norm"]))
+        moved.append(any(not torch.equal(weight, before[name]) for name, weight in full_weights(policy.model)))
     assert finite == moved and finite[0] is False and finite[-1] is True
     policy.scaler = torch.amp.GradScaler(PLACE.type, init_scale=1.0)
     with torch.no_grad():
-        next(model.parameters()).fill_(math.nan)
+        next(policy.model.parameters()).fill_(math.nan)
     with pytest.raises(UserError, match="gradient is not finite"):
         update(policy, random_batch(), chosen, settings)
 
@@ -92,8 +93,8 @@ def lora(**training: object) -> Study:
 @NO_PEFT
 def test_an_adapter_learns_resumes_and_is_saved_as_a_plain_model(made: tuple[Path, Path], tmp_path: Path) -> None:
     study = lora(learning_rate=5e-2)
-    run = train_small(study, tmp_path / "run", *made)
-    rows = run_metrics(RunFolder(run))[:-1]
+    run = tmp_path / "run"
+    rows = trained(study, run, made)[:-1]
     assert rows[0]["kl_initial"] < 1e-6, "the reference is not the start policy"
     assert max(row["kl_initial"] for row in rows) > 1e-5, "the reference changes"
     assert max(row["mismatch_max"] for row in rows) < 1e-4, "the engine samples without the adapter"
@@ -103,22 +104,17 @@ def test_an_adapter_learns_resumes_and_is_saved_as_a_plain_model(made: tuple[Pat
         changed = (end[name] - start[name]).double()
         adapted = any(target in name for target in ("q_proj.weight", "down_proj.weight"))
         assert (torch.linalg.matrix_rank(changed, atol=1e-6) in range(1, 5)) if adapted else not changed.any(), name
-    stopped = tmp_path / "stopped"
     with pytest.raises(Stopped):
-        train_small(study, stopped, *made, stop=Stop(deadline=0.0))
-    assert_same_end(train_small(study, stopped, *made), run)
+        train_small(study, tmp_path / "stopped", *made, stop=Stop(deadline=0.0))
+    assert_same_end(train_small(study, tmp_path / "stopped", *made), run)
 
 
 @NO_PEFT
-def test_targets_that_no_module_has_are_named(made: tuple[Path, Path], tmp_path: Path) -> None:
-    study = small_study(model={"lora": {"targets": ["queries"]}})
-    with pytest.raises(UserError, match=r"model\.lora\.targets: .*queries"):
-        train_small(study, tmp_path / "run", *made)
-
-
-def test_an_adapter_without_peft_is_one_message(
+def test_an_adapter_that_cannot_be_made_is_one_message(
     made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with pytest.raises(UserError, match=r"model\.lora\.targets: .*queries"):
+        train_small(small_study(model={"lora": {"targets": ["queries"]}}), tmp_path / "run", *made)
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "peft" else found(name, *rest))
     with pytest.raises(UserError, match=r"model\.lora: the package peft is missing"):
@@ -144,24 +140,81 @@ def test_the_full_weights_of_a_model_that_fsdp_shards_are_those_it_was_loaded_fr
         dist.destroy_process_group()
 
 
-def test_weights_are_back_in_host_memory_after_an_error(made: tuple[Path, Path]) -> None:
-    reference = load_model(str(made[1]))[0]
-    tensors = [*reference.parameters(), *reference.buffers()]
+def test_the_initial_policy_is_put_away_after_an_error(made: tuple[Path, Path]) -> None:
+    """The reference policy goes back to host memory, or adapters are enabled again."""
+    model = load_model(str(made[1]))[0]
+    tensors = [*model.parameters(), *model.buffers()]
     on_host = [tensor.data_ptr() for tensor in tensors]
-    with pytest.raises(ZeroDivisionError), on_device(reference, reference) as start:
+    with pytest.raises(ZeroDivisionError), on_device(model, model) as start:
         for tensor in tensors:  # as if the compute device had a memory of its own
             tensor.data = tensor.data.clone()
-        assert start is reference and [tensor.data_ptr() for tensor in tensors] != on_host
+        assert start is model and [tensor.data_ptr() for tensor in tensors] != on_host
         raise ZeroDivisionError
     assert [tensor.data_ptr() for tensor in tensors] == on_host
-
-
-@NO_PEFT
-def test_adapters_are_enabled_again_after_an_error(made: tuple[Path, Path]) -> None:
-    model = load_model(str(made[1]))[0]
+    if importlib.util.find_spec("peft") is None:
+        return
     add_adapter(model, Lora(targets=["q_proj"]), seed=0)
     layers = [module for module in model.modules() if hasattr(module, "disable_adapters")]
     with pytest.raises(ZeroDivisionError), on_device(None, model):
         assert layers and any(layer.disable_adapters is True for layer in layers)
         raise ZeroDivisionError
     assert not any(layer.disable_adapters is True for layer in layers)
+
+
+# ---- prediction heads ----
+
+
+def heads_study(warmup_batches: int, **mtp: Any) -> Any:
+    return small_study(
+        training={"steps": 2},
+        methods={"own": {"base": "mpo_heads", "mtp_heads": {"warmup_batches": warmup_batches, **mtp}}},
+        experiments={"headline": {"methods": ["own"]}},
+    )
+
+
+def test_only_a_ratio_that_looks_ahead_has_heads_and_their_weights_follow_the_seed(made: tuple[Path, Path]) -> None:
+    model, _ = load_model(str(made[1]))
+    assert build_heads(model, method("grpo"), seed=0) is None
+    before = torch.get_rng_state()
+    one, same, other = (build_heads(model, method("mpo_heads"), seed) for seed in (0, 0, 1))
+    assert torch.equal(torch.get_rng_state(), before), "the random state of the run is left as it is"
+    weights = [torch.cat([p.flatten() for p in heads.parameters()]) for heads in (one, same, other) if heads]
+    assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
+
+
+def test_the_warm_up_lowers_the_heads_loss_with_samples_of_its_own_and_is_recorded(
+    made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training begins with the same prompts, seeds and policy as without a warm-up."""
+    generate, seeds = TorchEngine.generate, []
+
+    def noted(self: TorchEngine, requests: list[Request]) -> list[Response]:
+        if requests[0].log_probs:  # validation asks for none
+            seeds.append({request.seed for request in requests})
+        return generate(self, requests)
+
+    without = trained(heads_study(0), tmp_path / "without", made)
+    monkeypatch.setattr(TorchEngine, "generate", noted)
+    rows = trained(heads_study(12, learning_rate=1e-2), tmp_path / "run", made)
+    # Twelve batches of the warm-up; training samples more prompts where groups of equal rewards were dropped.
+    assert [len(batch) for batch in seeds[:12]] == [16] * 12 and len(seeds) >= 12 + 2
+    assert len(set().union(*seeds)) == sum(len(batch) for batch in seeds)
+    for key in ("sampled_accuracy", "response_length_mean", "entropy_old", "validation_accuracy", "total_tokens"):
+        assert rows[0][key] == without[0][key]
+    assert 0 < rows[0]["future_loss"] < without[0]["future_loss"] and rows[1]["future_loss"] > 0
+    record = read_record(MtpHeadsRecord, RunFolder(tmp_path / "run").mtp_heads, "")
+    assert len(record.losses) >= 12 and record.seconds > 0
+    assert sum(record.losses[-3:]) < 0.9 * sum(record.losses[:3])
+    heads = build_heads(load_model(str(made[1]))[0], method("mpo_heads"), seed=0)
+    assert heads is not None and record.parameters == sum(p.numel() for p in heads.parameters())
+
+
+def test_a_resumed_run_does_not_warm_up_again(
+    made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = heads_study(2)
+    whole = train_small(study, tmp_path / "whole", *made)
+    with pytest.raises(Stopped):
+        train_small(study, tmp_path / "run", *made, stop=Stop(deadline=0.0))
+    monkeypatch.setattr(loop, "warm_up", None)
+    assert_same_end(train_small(study, tmp_path / "run", *made), whole)

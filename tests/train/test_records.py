@@ -1,78 +1,65 @@
-"""What a resumed run keeps of its logs of metrics and timings, and refuses."""
+"""What a resumed run keeps of its logs of metrics and timings, and refuses; what supersedes a run in its folder."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from policygrain.errors import UserError
-from policygrain.paths import RunFolder
+from policygrain.paths import DataFolder, RunFolder
+from policygrain.records import write_record
 from policygrain.results import run_metrics
+from policygrain.study import Study
+from policygrain.study.runs import run_matrix
 from policygrain.train.records import MetricsLog
+from policygrain.trainers.run import claim, run_config
 
-from ..support.files import snapshot
 from ..support.small import assert_same_end, small_study, train_small
 
-BOTH = pytest.mark.parametrize("name", ["metrics.jsonl", "timings.jsonl"])
 LINES = [f'{{"step": {step}, "x": {step / 4}}}\n'.encode() for step in range(4)]
+KEPT = LINES[:3]  # with a checkpoint of step 3
+OTHERS = [b"", b"\n", b"7\n", b"[]\n", b"{}\n", b"[" * 100_000 + b"\n", b'{"step": 1, "x": "\xff"}\n', LINES[2][:9]]
+OTHERS += ['{"step": 1}'.encode("utf-16-le") + b"\n", *LINES]
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> RunFolder:
-    """Both files with a line for each of four steps."""
-    for name in ("metrics.jsonl", "timings.jsonl"):
-        (tmp_path / name).write_bytes(b"".join(LINES))
-    return RunFolder(tmp_path)
-
-
-# What becomes of the lines, and the number of the first line that is wrong.
-BROKEN: dict[str, tuple[Callable[[list[bytes]], list[bytes]], int]] = {
-    "a step short": (lambda lines: lines[:2], 3),
-    "empty": (lambda lines: [], 1),
-    "with a hole": (lambda lines: [lines[0], *lines[2:]], 2),
-    "a step doubled": (lambda lines: [lines[0], *lines], 2),
-    "out of order": (lambda lines: [lines[0], lines[2], lines[1], *lines[3:]], 2),
-    "not UTF-8": (lambda lines: [lines[0], b'{"step": 1, "x": "\xff"}\n', *lines[2:]], 2),
-    "UTF-16": (lambda lines: [lines[0], '{"step": 1}'.encode("utf-16-le") + b"\n", *lines[2:]], 2),
-    "a number": (lambda lines: [*lines[:2], b"7\n", *lines[3:]], 3),
-    "a list": (lambda lines: [b"[]\n", *lines[1:]], 1),
-    "no step": (lambda lines: [b"{}\n", *lines[1:]], 1),
-    "an empty line": (lambda lines: [b"\n", *lines], 1),
-    "nested too deeply": (lambda lines: [b"[" * 100_000 + b"\n", *lines[1:]], 1),
-    "cut in a line": (lambda lines: [*lines[:2], lines[2][:9]], 3),
-}
-
-
-@BOTH
-@pytest.mark.parametrize("how", [*BROKEN, "missing"])
-def test_lost_lines_are_named_and_nothing_is_changed(how: str, name: str, run: RunFolder) -> None:
-    path, number = run.path / name, 1
-    if how == "missing":
-        path.unlink()
-    else:
-        broken, number = BROKEN[how]
-        path.write_bytes(b"".join(broken(LINES)))
-    before = path.read_bytes() if path.exists() else None
-    with pytest.raises(UserError, match=rf"{name}: line {number} is not step {number - 1}, .*checkpoint of step 3"):
-        MetricsLog(run, resume_at=3)
-    assert (path.read_bytes() if path.exists() else None) == before
-
-
-@BOTH
-@pytest.mark.parametrize("after", [b"", b'{"step": 3, "sampled_acc', b"\xff\x00garbage\n{}\n", b"7\n", None])
-def test_what_follows_the_checkpoint_is_replaced_whatever_it_is(after: bytes | None, name: str, run: RunFolder) -> None:
-    """None: also the last line that is kept lacks its end."""
-    kept = b"".join(LINES[:3])
-    (run.path / name).write_bytes(kept.rstrip(b"\n") if after is None else kept + after)
-    MetricsLog(run, resume_at=3)
-    assert run.metrics.read_bytes() == run.timings.read_bytes() == kept
-    (run.path / name).write_bytes(after or b"\xff")
-    MetricsLog(run, resume_at=0)
-    assert run.metrics.read_bytes() == run.timings.read_bytes() == b"", "without a checkpoint they begin anew"
+@pytest.mark.parametrize("name", ["metrics.jsonl", "timings.jsonl"])
+@given(right=st.integers(0, 3), rest=st.lists(st.sampled_from(OTHERS), max_size=4))
+def test_lines_before_the_checkpoint_are_kept_and_one_that_is_lost_is_named(
+    name: str, right: int, rest: list[bytes]
+) -> None:
+    """A file of some lines as they were and other lines; what follows the checkpoint is replaced whatever it is."""
+    parts = [part for part in [*LINES[:right], *rest] if part]
+    begin = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(parts, KEPT, strict=False))
+    count, content = len([*begin]), b"".join(parts)
+    with TemporaryDirectory() as folder:
+        run = RunFolder(Path(folder))
+        for path in (run.metrics, run.timings):
+            path.write_bytes(b"".join(LINES))
+        (run.path / name).write_bytes(content)
+        if count == 3:
+            MetricsLog(run, resume_at=3)
+            assert run.metrics.read_bytes() == run.timings.read_bytes() == b"".join(KEPT)
+            (run.path / name).write_bytes(b"".join(KEPT).rstrip(b"\n"))
+            MetricsLog(run, resume_at=3)
+            assert (run.path / name).read_bytes() == b"".join(KEPT), "also where the last line lacked its end"
+        else:
+            said = rf"{name}: line {count + 1} is not step {count}, .*checkpoint of step 3"
+            with pytest.raises(UserError, match=said):
+                MetricsLog(run, resume_at=3)
+            assert (run.path / name).read_bytes() == content, "nothing is changed"
+            (run.path / name).unlink()
+            with pytest.raises(UserError, match=rf"{name}: line 1 is not step 0"):
+                MetricsLog(run, resume_at=3)
+        MetricsLog(run, resume_at=0)
+        assert run.metrics.read_bytes() == run.timings.read_bytes() == b"", "without a checkpoint they begin anew"
 
 
 def test_a_run_whose_lines_were_lost_is_resumed_when_they_are_back(
@@ -93,7 +80,7 @@ def test_a_run_whose_lines_were_lost_is_resumed_when_they_are_back(
     assert [json.loads(line)["step"] for line in (run / "timings.jsonl").open()] == [0, 1, 2, 3]
 
 
-def test_numbers_that_json_lacks_are_null(tmp_path: Path) -> None:
+def test_numbers_that_json_lacks_are_null_and_a_log_that_cannot_be_written_is_one_message(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     log = MetricsLog(run, resume_at=0)
     log.metrics({"step": 0, "loss": float("nan"), "ratio_max": float("inf"), "entropy": 0.5})
@@ -101,13 +88,29 @@ def test_numbers_that_json_lacks_are_null(tmp_path: Path) -> None:
     log.flush()
     assert run_metrics(run) == [{"step": 0, "loss": None, "ratio_max": None, "entropy": 0.5}]
     assert json.loads(run.timings.read_text()) == {"step": 0, "total_seconds": 1.0}
-    assert set(snapshot(tmp_path)) == {f"{tmp_path.name}/{n}" for n in ("metrics.jsonl", "timings.jsonl")}
-
-
-def test_a_log_that_cannot_be_written_is_one_message(tmp_path: Path) -> None:
-    run = RunFolder(tmp_path)
-    log = MetricsLog(run, resume_at=0)
+    assert {path.name for path in tmp_path.iterdir()} == {"metrics.jsonl", "timings.jsonl"}
     run.metrics.unlink()
     run.metrics.mkdir()
     with pytest.raises(UserError, match=r"metrics\.jsonl: cannot be written: .*it resumes"):
         log.metrics({"step": 0})
+
+
+@pytest.mark.parametrize("what", ["nothing", "train", "validation", "initial model", "a setting"])
+def test_a_run_is_superseded_by_other_settings_and_inputs(what: str, made: tuple[Path, Path], tmp_path: Path) -> None:
+    def config(study: Study, data: Path, start: Path) -> Any:
+        return run_config(study, next(iter(run_matrix(study).arms.values())), 1, str(start), DataFolder(data))
+
+    study, run = small_study(), RunFolder(tmp_path / "run")
+    write_record(run.config, config(study, *made))
+    run.metrics.write_text("steps")
+    data, start = (Path(shutil.copytree(path, tmp_path / path.name)) for path in made)
+    if what == "initial model":
+        (start / "start.json").unlink()
+        (start / "generation_config.json").write_text("{}")
+    elif what == "a setting":
+        study = small_study(training={"group": 8})
+    elif what != "nothing":
+        (data / f"{what}.jsonl").write_text("")
+    claim(run, config(study, data, start))
+    assert run.metrics.exists() == (what == "nothing")
+    assert len([*run.path.glob("superseded-*")]) == (what != "nothing")

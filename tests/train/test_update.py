@@ -14,6 +14,7 @@ from policygrain.model.loading import load_model
 from policygrain.model.logprobs import score_tokens
 from policygrain.objective import method
 from policygrain.objective.batch import TokenBatch
+from policygrain.study import Study
 from policygrain.study.schema import Model
 from policygrain.train.policy import Policy, build_heads, make_scaler, open_policy
 from policygrain.train.rollout_batch import TrainingBatch
@@ -91,25 +92,16 @@ def test_an_update_on_a_gpu_is_the_same_bit_for_bit(name: str, made: tuple[Path,
     assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
 
 
-def test_minibatches_hold_each_response_once_and_follow_the_seed() -> None:
+def test_minibatches_hold_each_response_once_in_each_pass_and_follow_the_seed() -> None:
     """12 prompts of 4 responses in 3 optimizer steps of 16 responses each, of whole groups."""
-    cut = minibatches(12, 4, 3, seed=0)
-    assert [len(rows) for rows in cut] == [16, 16, 16]
-    assert sorted(torch.cat(cut).tolist()) == list(range(48))
-    assert all(
-        sorted(rows.tolist()) == sorted(4 * g + i for g in {r // 4 for r in rows.tolist()} for i in range(4))
-        for rows in cut
-    )
-    assert torch.equal(torch.cat(cut), torch.cat(minibatches(12, 4, 3, seed=0)))
-    assert not torch.equal(torch.cat(cut), torch.cat(minibatches(12, 4, 3, seed=1)))
+    one, two, other = (minibatches(12, 4, 3, seed, epochs) for seed, epochs in ((0, 1), (0, 2), (1, 1)))
+    assert [len(rows) for rows in two] == [16] * 6
+    for cut in (one, two[3:], other):
+        assert sorted(torch.cat(cut).tolist()) == list(range(48))
+        assert all([*(rows // 4).unique(return_counts=True)[1]] == [4] * 4 for rows in cut)
+    assert all(torch.equal(a, b) for a, b in zip(one, two[:3], strict=True))
+    assert not torch.equal(torch.cat(one), torch.cat(two[3:])) and not torch.equal(torch.cat(one), torch.cat(other))
     assert [len(rows) for rows in minibatches(1, 2, 5, seed=0)] == [1, 1], "no more steps than responses"
-
-
-def test_each_pass_over_a_batch_has_every_response_once_and_the_first_is_that_of_one_pass() -> None:
-    passes = minibatches(12, 4, 3, seed=0, epochs=2)
-    first, second = torch.cat(passes[:3]), torch.cat(passes[3:])
-    assert torch.equal(first, torch.cat(minibatches(12, 4, 3, seed=0)))
-    assert sorted(second.tolist()) == list(range(48)) and not torch.equal(first, second)
 
 
 OWN = """
@@ -128,44 +120,33 @@ def undeclared(ratio, batch):
 """
 
 
-@pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def test_a_function_reads_the_step_under_the_current_policy_if_it_declares_that(
+    made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "watching_parts.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
-    return "watching_parts"
 
+    def study(clip: str) -> Study:
+        # The bonus has a gradient whatever the rewards are.
+        bonus = {"name": "entropy_bonus", "coefficient": 1.0}
+        return small_study(
+            methods={"mine": {"base": "grpo", "clip": f"watching_parts:{clip}", "penalties": [bonus]}},
+            experiments={"headline": {"methods": ["mine"]}},
+            training={"steps": 1, "learning_rate": 0.01},
+        )
 
-def test_a_function_that_declares_it_reads_the_step_under_the_current_policy(
-    own: str, made: tuple[Path, Path], tmp_path: Path
-) -> None:
-    # The bonus has a gradient whatever the rewards are.
-    bonus = {"name": "entropy_bonus", "coefficient": 1.0}
-    study = small_study(
-        methods={"mine": {"base": "grpo", "clip": f"{own}:watched", "penalties": [bonus]}},
-        experiments={"headline": {"methods": ["mine"]}},
-        training={"steps": 1, "learning_rate": 0.01},
-    )
-    train_small(study, tmp_path / "run", *made)
+    with pytest.raises(UserError, match=r'batch\.step_tensors: .*@needs\("step_log_probs"\)'):
+        train_small(study("undeclared"), tmp_path / "refused", *made)
+    assert not (tmp_path / "refused").exists()
+    train_small(study("watched"), tmp_path / "run", *made)
     # Two updates of half of the 4 · 4 responses each, in one micro-batch, whose rows are in another order.
-    batches = [batch for batch in sys.modules[own].SEEN if batch.step is not None and len(batch.step_tensors.mask) == 8]
+    seen = sys.modules["watching_parts"].SEEN
+    batches = [batch for batch in seen if batch.step is not None and len(batch.step_tensors.mask) == 8]
     assert len(batches) == 2
     for batch in batches:
-        seen, whole = (tokens.log_probs.detach().sum(1).sort().values for tokens in (batch, batch.step_tensors))
-        torch.testing.assert_close(seen, whole, rtol=1e-4, atol=1e-4)
+        own, whole = (tokens.log_probs.detach().sum(1).sort().values for tokens in (batch, batch.step_tensors))
+        torch.testing.assert_close(own, whole, rtol=1e-4, atol=1e-4)
     last = batches[-1].step_tensors
-    assert (last.log_probs - last.old_log_probs).abs().max() > 1e-3  # after one update the policy has moved
-    assert not torch.equal(last.entropy, last.old_entropy)
-    # Two prompts of four responses each.
-    assert [*last.groups.unique(return_counts=True)[1]] == [4, 4]
-    assert last.responses.n_groups == 2 and batches[-1].ref_log_probs is not None
-
-
-def test_a_function_that_does_not_declare_it_ends_the_run_before_it_begins(
-    own: str, made: tuple[Path, Path], tmp_path: Path
-) -> None:
-    study = small_study(
-        methods={"mine": {"base": "grpo", "clip": f"{own}:undeclared"}}, experiments={"headline": {"methods": ["mine"]}}
-    )
-    with pytest.raises(UserError, match=r'batch\.step_tensors: .*@needs\("step_log_probs"\)'):
-        train_small(study, tmp_path / "run", *made)
-    assert not (tmp_path / "run").exists()
+    assert (last.log_probs - last.old_log_probs).abs().max() > 1e-3, "after one update the policy has moved"
+    assert not torch.equal(last.entropy, last.old_entropy) and batches[-1].ref_log_probs is not None
+    assert last.responses.n_groups == 2 and [*last.groups.unique(return_counts=True)[1]] == [4, 4]

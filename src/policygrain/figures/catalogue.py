@@ -49,13 +49,6 @@ def beside_grpo(study: Study) -> list[str]:
     return [arm for arm in arms if arm != "grpo"] if "grpo" in arms else []
 
 
-def with_clip_higher(study: Study) -> list[str]:
-    """The headline and, if the ablation has it, GRPO with Clip-Higher (TEPO's figure 3)."""
-    ablation = study.experiments.get("ablation")
-    added = ["grpo_clip_higher"] if ablation and "grpo_clip_higher" in ablation.methods else []
-    return list(dict.fromkeys([*headline(study), *added]))
-
-
 def at_least_two(names: Iterable[str], study: Study) -> list[str]:
     """The items of ``names`` that are arms of the study; empty if there are fewer than two."""
     arms = run_matrix(study).arms

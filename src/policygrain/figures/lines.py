@@ -70,7 +70,7 @@ class ByStep:
 
 
 dynamics = ByStep(
-    catalogue.with_clip_higher,
+    catalogue.headline,
     (WIDE, 4.0),
     (
         Panel("validation_accuracy", "validation accuracy (%)", scale=100, smooth=1, most=100),  # the same problems

@@ -135,60 +135,32 @@ PARTS = ("ratio", "clip", "aggregation", "penalties", "sampler")
 
 
 def ablation(records: StudyResults) -> tuple[pd.DataFrame, str]:
-    """A row per evaluated arm: parts, final accuracy, and paired difference from the arm that it is a variant of."""
-    label = labels(records.study)
+    """A row per evaluated arm: the parts of its method, and its final accuracy."""
     arms = list(dict.fromkeys(run.arm for run in records.matrix.evaluated))
     rows = []
     for arm in arms:
         method = records.matrix.arms[arm].method(records.study)
-        base = _base(arm, arms)
         clip = {key: value for key, value in method.clip.settings.items() if key in ("low", "high")}
-        row: dict[str, Any] = {
-            "arm": arm,
-            "ratio": method.ratio.label,
-            "clip": _part(method.clip.name, clip),
-            "aggregation": method.aggregation.name,
-            "penalties": "; ".join(_part(p.name, p.changed) for p in method.penalties),
-            "sampler": "dynamic" if method.sampler.dynamic else "",
-            "seeds": len(scores := measures.accuracy(records, arm)),
-            "accuracy": round(float(scores.mean()), 6),
-            "compared_with": base or "",
-        }
-        if base is not None:
-            d = measures.accuracy_difference(records, arm, base)
-            row |= {"difference": round(d.mean, 6), "low": round(d.low, 6), "high": round(d.high, 6)}
-            row |= {"n": d.n, "unit": d.unit}
-        rows.append(row)
-    header = ["method", *PARTS, "seeds", "accuracy", "difference"]
+        scores = measures.accuracy(records, arm)
+        rows.append(
+            {
+                "arm": arm,
+                "ratio": method.ratio.label,
+                "clip": _part(method.clip.name, clip),
+                "aggregation": method.aggregation.name,
+                "penalties": "; ".join(_part(p.name, p.changed) for p in method.penalties),
+                "sampler": "dynamic" if method.sampler.dynamic else "",
+                "seeds": len(scores),
+                "accuracy": round(float(scores.mean()), 6),
+            }
+        )
+    shown = [part for part in PARTS if any(row[part] for row in rows)]
     cells = []
     for row in rows:
-        effect = "{difference:+.1f} [{low:+.1f}, {high:+.1f}] to ".format(**row) if row["compared_with"] else ""
-        change = f"{effect}{label(row['compared_with'])}" if effect else ""
-        parts = [*(row[key] for key in PARTS), str(row["seeds"])]
-        cells.append([name_of(records, row["arm"], among=arms), *parts, f"{row['accuracy']:.1f}", change])
-    # A study without variants has no difference.
-    shown = [i for i in range(len(header)) if any(row[i] for row in cells)]
-    over = " or ".join(dict.fromkeys(f"{row['n']} {row['unit']}" for row in rows if "unit" in row)) or "seeds"
-    note = (
-        "\nAccuracy in percent, mean over benchmarks. Differences in points, paired; their 95% intervals are over "
-        f"{over}, not corrected for how many there are. Methods may differ in several columns. Rows with "
-        "another number of seeds have other seeds: compare their methods by paired differences alone.\n"
-    )
-    table = markdown_table([header[i] for i in shown], [[row[i] for i in shown] for row in cells])
-    return pd.DataFrame(rows), table + note
-
-
-def _base(arm: str, arms: list[str]) -> str | None:
-    """The arm of which an arm is a variant, with the same settings; None for the headline methods.
-
-    Methods named `tepo_…` and `mpo_…` are variants of TEPO and MPO, all others of GRPO.
-    """
-    method, plus, settings = arm.partition("+")
-    for name in ("tepo", "mpo"):
-        if method.startswith(f"{name}_") and (base := name + plus + settings) in arms:
-            return base
-    base = f"grpo{plus}{settings}"
-    return base if method not in ("grpo", "tepo", "mpo", "dapo") and base in arms else None
+        parts = (str(row[key]) for key in (*shown, "seeds"))
+        cells.append([name_of(records, str(row["arm"]), among=arms), *parts, f"{row['accuracy']:.1f}"])
+    note = "\nAccuracy in percent, mean over benchmarks. Rows with another number of seeds have other seeds.\n"
+    return pd.DataFrame(rows), markdown_table(["method", *shown, "seeds", "accuracy"], cells) + note
 
 
 def _part(name: str, settings: Mapping[str, object]) -> str:

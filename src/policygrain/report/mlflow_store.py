@@ -11,6 +11,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from http.client import HTTPException
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -31,45 +32,7 @@ RUNS = "/#/experiments/{}/runs?workflowType=machine_learning&compareRunsMode=CHA
 # The MLflow UI shows charts of runs for this kind of experiment, and traces of language models for the other one.
 KIND = ("mlflow.experimentKind", "custom_model_development")
 # The view that this address opens, as MLflow's button "Share" saves it: runs grouped by arm, accuracy first.
-CHARTS = (
-    "test/average",
-    "validation_accuracy",
-    "reward_mean",
-    "entropy_old",
-    "response_length_mean",
-    "clip_fraction_high",
-)
-VIEW = (
-    "mlflow.sharedViewState.policygrain",
-    json.dumps(
-        {
-            "orderByKey": "metrics.`test/average`",
-            "orderByAsc": False,
-            "groupBy": {
-                "aggregateFunction": "average",
-                "groupByKeys": [{"mode": "tag", "groupByData": "arm"}],
-            },
-            "compareRunSections": [{"uuid": "first", "name": "Accuracy", "display": True, "isReordered": True}],
-            "compareRunCharts": [
-                {
-                    "type": "BAR" if metric.startswith("test/") else "LINE",
-                    "uuid": metric,
-                    "metricSectionId": "first",
-                    "metricKey": metric,
-                    "selectedMetricKeys": [metric],
-                    "xAxisKey": "step",
-                    "scaleType": "linear",
-                    "lineSmoothness": 0,
-                    "runsCountToCompare": 20,
-                    "deleted": False,
-                    "isGenerated": False,
-                }
-                for metric in CHARTS
-            ],
-            "isAccordionReordered": True,
-        }
-    ),
-)
+SHARED_VIEW = "mlflow.sharedViewState.policygrain"
 
 
 def tracking_uri(folder: StudyFolder, study: Study) -> str:
@@ -174,7 +137,8 @@ def _store_lock(uri: str) -> Iterator[None]:
 
 
 def _experiment(client: MlflowClient, folder: StudyFolder, study: Study) -> str:
-    name = study.name
+    name, tags = study.name, dict([KIND])
+    tags[SHARED_VIEW] = json.dumps(json.loads(resources.files(__package__).joinpath("mlflow_view.json").read_text()))
     experiment = client.get_experiment_by_name(name)
     if experiment is None:
         local = client.tracking_uri.startswith("sqlite")
@@ -184,14 +148,14 @@ def _experiment(client: MlflowClient, folder: StudyFolder, study: Study) -> str:
             "the original; this is a copy."
         )
         try:
-            tags = dict([KIND, VIEW, ("mlflow.note.content", note)])
-            return str(client.create_experiment(name, artifact_location=location, tags=tags))
+            noted = {**tags, "mlflow.note.content": note}
+            return str(client.create_experiment(name, artifact_location=location, tags=noted))
         except Exception:
             # Created in the meantime by another process, or by a request whose answer was lost.
             experiment = client.get_experiment_by_name(name)
             if experiment is None:
                 raise
-    for key, value in (KIND, VIEW):
+    for key, value in tags.items():
         if experiment.tags.get(key) != value:
             client.set_experiment_tag(experiment.experiment_id, key, value)
     return str(experiment.experiment_id)

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import UserError, did_you_mean
-from ..objective import method_names
 from ..objective.method import TEXTS
 from .fingerprint import start_seeds
 from .load import load_study
@@ -16,6 +15,7 @@ from .schema import Study
 if TYPE_CHECKING:
     from ..objective import Method
 
+FAMILIES = ("tepo", "mpo")  # presets whose published variants are named after them
 HEADLINE = "headline"  # the experiment whose methods are compared as wholes
 RULE = "(rule {} of docs/statistics.md)"
 # Settings that change the number of optimizer steps, responses or prompts of a run.
@@ -69,14 +69,11 @@ def _training(study: Study, arm: Arm, **changes: Any) -> str:
 
 
 def _whole_methods(study: Study, matrix: RunMatrix) -> Iterator[Pair]:
-    """In experiments without comparisons: own methods with their bases, others of the headline with its first."""
+    """In experiments without comparisons: variants with their bases, other methods of the headline with its first."""
     compared = {name for name, e in study.experiments.items() if e.reference is not None or e.compare}
     for name, experiment in study.experiments.items():
-        if name in compared:
-            continue
-        for arm in arms_of(experiment, study):
-            own = arm.method_name in study.methods and arm.method_name not in method_names()
-            base = _trained_base(study, matrix, arm) if own else None
+        for arm in arms_of(experiment, study) if name not in compared else ():
+            base = _trained_base(study, matrix, arm)
             if base is None and name == HEADLINE and arm.method_name != experiment.methods[0]:
                 base = Arm(experiment.methods[0], arm.settings)
             if base is not None:
@@ -85,13 +82,18 @@ def _whole_methods(study: Study, matrix: RunMatrix) -> Iterator[Pair]:
 
 def _trained_base(study: Study, matrix: RunMatrix, arm: Arm) -> Arm | None:
     """The nearest base that is trained with the settings of ``arm``; None if there is none."""
-    name: str | None = arm.method_name
-    while name in study.methods and (name := study.methods[name].base) is not None:
-        if (base := Arm(name, arm.settings)).name in matrix.arms:
-            return base
-        if name in method_names():
-            return None
-    return None
+    name = _base(study, arm.method_name)
+    while name is not None and Arm(name, arm.settings).name not in matrix.arms:
+        name = _base(study, name)
+    return None if name is None else Arm(name, arm.settings)
+
+
+def _base(study: Study, name: str) -> str | None:
+    """The `base` of a method of the study; of a preset named `tepo_…` or `mpo_…`, TEPO or MPO."""
+    if name in study.methods and (base := study.methods[name].base) is not None:
+        return base
+    family, _, variant = name.partition("_")
+    return family if variant and family in FAMILIES else None
 
 
 def different_parts(one: Method, other: Method) -> list[str]:

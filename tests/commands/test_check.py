@@ -25,32 +25,6 @@ def of_file(folder: Path, size: int = 3, **changes: Any) -> Study:
     return small_study(data=data, model={"tiny": {"vocabulary": 300}, "warm_start": {"steps": 0}}, **changes)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"experiments": {"headline": {"methods": ["grpo", "reinforce"], "reference": "reinforce"}}},
-            r"one seed .*rule 8 of docs/statistics\.md",
-        ),
-        (
-            {"experiments": {"headline": {"methods": ["grpo"], "vary": {"max_tokens": [12, 96]}}}},
-            r"vary\.max_tokens of grpo\+max_tokens=96: 96 tokens leave no room",
-        ),
-        ({"tuned_on": ["studies/smoke.yaml"]}, r"data\.seed: 1 makes the same .*rule 4 of docs/statistics\.md"),
-        ({"methods": {"mine": {"base": "grpo", "ratio": "parts_nowhere:f"}}}, r"parts_nowhere:f.*PYTHONPATH"),
-        (
-            {"methods": {"mine": {"base": "turn_ratio"}}},
-            r"training\.trainer: policygrain lacks features that mine needs: parts by turns",
-        ),
-    ],
-)
-def test_what_would_fail_later_is_an_error_now(changes: dict[str, object], message: str) -> None:
-    if "methods" in changes:
-        changes = {**changes, "experiments": {"headline": {"methods": ["mine"]}}}
-    with pytest.raises(UserError, match=message):
-        check_study(small_study(**changes))
-
-
 @pytest.mark.slow
 def test_a_start_that_is_no_model_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "empty"))

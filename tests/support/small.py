@@ -55,6 +55,14 @@ def small_study(**changes: Any) -> Study:
     return parse_study({**data, **{k: v for k, v in changes.items() if k not in SMALL}}, Path("small.yaml"))
 
 
+def set_key(data: Any, key: str, value: Any) -> None:
+    """Set a key such as `evaluation.benchmarks.0.name` in the data of a study."""
+    *parents, last = key.split(".")
+    for part in parents:
+        data = data[int(part)] if part.isdecimal() else data.setdefault(part, {})
+    data[int(last) if last.isdecimal() else last] = value
+
+
 def make_start(folder: Path) -> tuple[Path, Path]:
     """(data, initial model) of the small study, where ``folder`` as its results has them."""
     study, results = small_study(), StudyFolder(folder)

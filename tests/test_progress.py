@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from policygrain import progress as module
-from policygrain.progress import WorkflowProgress, duration
+from policygrain.progress import WorkflowProgress
 
 
 class Terminal(io.StringIO):
@@ -64,10 +64,10 @@ def run(progress: WorkflowProgress, *jobs: tuple[int, str]) -> None:
 
 def test_stages_counts_and_the_time_that_is_left(progress: WorkflowProgress, clock: Clock) -> None:
     run(progress, (1, "start_model"), (2, "start_model"))
-    assert progress.line() == "start_model: 0 of 15 jobs done, 2 running, 13 waiting; 0 s so far"
+    assert progress.line() == "start_model: 0 of 15 jobs done, 2 running, 13 waiting; 0 seconds so far"
     clock.now += 60
     tell(progress, "job_finished", job_id=1)
-    assert progress.line().endswith("1 of 15 jobs done, 1 running, 13 waiting; 60 s so far, more than 0 s left"), (
+    assert progress.line().endswith("1 of 15 jobs done, 1 running, 13 waiting; 1 minute so far, more than 0 seconds left"), (
         "how long training takes is unknown"
     )
 
@@ -82,7 +82,7 @@ def test_the_time_left_is_that_of_jobs_of_the_same_rules(
     left["train"] = 3
     run(progress, (3, "train"))
     # Job 2 ends any moment; 600 s each of job 3 and one that waits, on two cores.
-    assert progress.line() == "train: 1 of 13 jobs done, 2 running, 10 waiting; 10 min so far, about 10 min left"
+    assert progress.line() == "train: 1 of 13 jobs done, 2 running, 10 waiting; 10 minutes so far, about 10 minutes left"
 
 
 def test_a_failed_job_does_not_run_any_more(progress: WorkflowProgress) -> None:
@@ -112,11 +112,3 @@ def test_a_terminal_has_one_line_and_a_file_whole_lines(stream: io.StringIO) -> 
         assert text.count("\n") == 1 and text.endswith("\033[1A\033[2K"), "the line is erased"
     else:
         assert "\r" not in text and text.count("\n") == 1 and text.endswith("\n")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(-1, "0 s"), (40, "40 s"), (89.9, "90 s"), (720, "12 min"), (12_000, "3 h 20 min"), (352_800, "4 days 2 h")],
-)
-def test_durations(seconds: float, text: str) -> None:
-    assert duration(seconds) == text

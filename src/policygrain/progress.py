@@ -131,7 +131,7 @@ class WorkflowProgress(logging.Handler):
         stages = ", ".join(dict.fromkeys(rule for rule, _ in running)) or "waiting"
         waiting = max(0, left - len(running))
         count = f"{self.done} of {self.done + left} jobs done, {len(running)} running, {waiting} waiting"
-        return f"{stages}: {count}; {duration(time.monotonic() - self._started)} so far{self._rest()}"
+        return f"{stages}: {count}; {_span(time.monotonic() - self._started)} so far{self._rest()}"
 
     def _rest(self) -> str:
         means = {rule: statistics.fmean(took) for rule, took in list(self._took.items()) if took}
@@ -142,7 +142,7 @@ class WorkflowProgress(logging.Handler):
         seconds = sum(count * means.get(rule, 0.0) for rule, count in left.items())
         seconds -= sum(min(now - started, means.get(rule, 0.0)) for rule, started in list(self._running.values()))
         qualifier = "more than " if set(left) - set(means) - self._local else "about "
-        return f", {qualifier}{duration(seconds / self._most)} left"
+        return f", {qualifier}{_span(seconds / self._most)} left"
 
     def close(self) -> None:
         """Remove the progress line."""
@@ -151,13 +151,8 @@ class WorkflowProgress(logging.Handler):
         super().close()
 
 
-def duration(seconds: float) -> str:
-    """`40 s`, `12 min`, `3 h 20 min`, `4 days 2 h`."""
-    minutes = round(seconds / 60)
-    if seconds < 90:
-        return f"{max(0, seconds):.0f} s"
-    if minutes < 120:
-        return f"{minutes} min"
-    if minutes < 48 * 60:
-        return f"{minutes // 60} h {minutes % 60} min"
-    return f"{minutes // 1440} days {minutes % 1440 // 60} h"
+def _span(seconds: float) -> str:
+    """`3 hours`."""
+    from humanfriendly import format_timespan
+
+    return str(format_timespan(round(max(0.0, seconds)), max_units=1))

@@ -38,6 +38,7 @@ COMMANDS = {
     "thaw": TAG,
     "inspect": TAG,
     "show": TAG,
+    "export": TAG,
     "fetch-model": "is now `make model-smollm2`",
     "schema": "is workflow/schemas/study.schema.json, which `make schema` writes",
 }

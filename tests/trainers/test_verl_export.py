@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import itertools
-import shutil
 import sys
 import types
 from collections.abc import Callable
@@ -15,13 +14,11 @@ import pytest
 import torch
 import yaml
 
-from policygrain.cli import main
 from policygrain.clock import Clock
 from policygrain.integrations.options import EXPORTED
 from policygrain.objective import Method
-from policygrain.paths import DataFolder, RunFolder
+from policygrain.paths import DataFolder
 from policygrain.provenance import seed_of
-from policygrain.results import run_summary
 from policygrain.study import Study
 from policygrain.study.comparable import different_parts
 from policygrain.study.runs import Arm, run_matrix
@@ -30,11 +27,10 @@ from policygrain.text import flat
 from policygrain.train.rollouts import PromptStream
 from policygrain.train.update import minibatches
 from policygrain.trainers.verl_export import config, differences, export, training_rows
-from policygrain.trainers.verl_results import final_model
 
 from ..support.files import load_script, write_lines
 from ..support.scripted import Scripted
-from ..support.small import SMALL, small_study, train_small, write_study
+from ..support.small import small_study
 
 PROBLEMS = [{"id": str(i), "problem": f"what is {i} + 1?", "answer": str(i + 1)} for i in range(4)]
 
@@ -157,39 +153,6 @@ def test_training_rows_are_what_the_loop_samples_in_the_order_of_its_minibatches
         order = torch.cat(minibatches(4, 2, 2, seed_of("minibatches", 3, step)))
         exported = [(int(p.problem), s) for p, seeds in itertools.islice(rows, 4) for s in seeds]
         assert exported == [recorder.asked[step][place] for place in order]
-
-
-def test_the_command_writes_the_run_that_train_reads_back(
-    made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    content = {**SMALL, "training": {**SMALL["training"], "trainer": "verl"}}
-    config, run = write_study(tmp_path / "study.yaml", content), RunFolder(tmp_path / "run")
-    arguments = ["--config", str(config), "--run-dir", str(run.path), "--results", str(made[0].parent)]
-    assert main(["export", "verl", *arguments]) == 0
-    assert "python -m verl.trainer.main_ppo" in capsys.readouterr().out
-    assert {path.name for path in run.verl.iterdir()} >= {"verl.yaml", "train.parquet", "reward.py"}
-    assert main(["export", "verl", *arguments]) == 2, "verl may have trained in it"
-    assert "run/verl: is not empty" in capsys.readouterr().err
-    shutil.copytree(made[1], final_model(run.verl, SMALL["training"]["steps"]))
-    rows = [{"step": step, "data": {"val-core/small/reward/mean@1": 0.5}} for step in range(5)]
-    write_lines(run.verl / "metrics.jsonl", rows)
-    study = small_study(training={"trainer": "verl"})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("policygrain.trainers.run.check_arm", lambda *_: None)  # verl may not be installed here
-        train_small(study, run.path, *made)
-    assert run_summary(run).environment.engine == "verl" and not list(run.path.glob("superseded-*"))
-
-
-def test_a_refused_export_leaves_no_folder(
-    made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for training, message in (
-        ({"trainer": "verl", "off_policy_steps": 1}, "verl lacks features"),
-        ({}, "grpo is trained by policygrain; set it to verl"),
-    ):
-        config = write_study(tmp_path / "study.yaml", {**SMALL, "training": {**SMALL["training"], **training}})
-        assert main(["export", "verl", "--config", str(config), "--run-dir", str(tmp_path / "run")]) == 2
-        assert message in capsys.readouterr().err and not (tmp_path / "run").exists()
 
 
 # A preset that the study changes, a method that only the study has, and a preset.

@@ -179,40 +179,6 @@ def find_arm(study: Study, name: str | None) -> Arm:
     return arms.get(name) or Arm(name)
 
 
-@command(
-    option("engine", "the engine", choices=["verl"]),
-    CONFIG,
-    RESULTS,
-    ARM,
-    option("--seed", "seed (default: the study's first)", type=int),
-    RUN_DIR,
-    option("--gpus", "GPUs of a node", type=int, default=8),
-)
-def export(arguments: Namespace) -> None:
-    """Write an arm of a study as a run of verl, to start verl by hand, perhaps on another machine.
-
-    RUN/verl gets verl's configuration, the problems and a reward function; the command that starts verl is printed.
-    After training, with verl's output in RUN/verl, `policygrain train` of the same run reads the results.
-    """
-    from ..errors import UserError
-    from ..trainers import verl_export
-    from ..trainers.check import check_features
-    from ..trainers.run import prepare_run
-
-    study, folder = study_and_folder(arguments)
-    arm = find_arm(study, arguments.arm)
-    if arm.training(study).trainer != "verl":
-        raise UserError(f"training.trainer: {arm.name} is trained by {arm.training(study).trainer}; set it to verl.")
-    check_features(study, arm, "verl")
-    seed = study.seeds[0] if arguments.seed is None else arguments.seed
-    run, start, data = run_inputs(arguments, study, folder, arm, seed)
-    _, start, data, ended = prepare_run(study, arm, seed, run, start, data)
-    if ended:
-        raise UserError(f"{run.path}: this run has ended.")
-    from_start = study.model_copy(update={"model": study.model.model_copy(update={"start": start})})
-    print(verl_export.describe(run.verl, verl_export.export(from_start, arm, seed, data, run.verl, arguments.gpus)))
-
-
 @command(CONFIG, RESULTS, option("--shard", "number of the group of models (default: all groups)"), DONE)
 def evaluate(arguments: Namespace) -> None:
     """Evaluate a study's initial and final models on its benchmarks.

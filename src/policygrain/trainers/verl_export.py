@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import itertools
-import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from ..data.problem import Problem, read_problems
 from ..data.prompts import PromptRenderer
 from ..errors import UserError
 from ..files import atomic_text, new_folder
-from ..integrations.options import EXPORTED, METHODS_FILE
+from ..integrations.options import METHODS_FILE
 from ..model.loading import load_tokenizer
 from ..objective import Method
 from ..paths import DataFolder
@@ -145,15 +144,3 @@ def _write_parquet(
             }
         )
     pd.DataFrame(written).to_parquet(path)
-
-
-def describe(out: Path, notes: list[str]) -> str:
-    """The commands that start the run, and the notes on it."""
-    return "\n".join(
-        [
-            f"export {EXPORTED}={shlex.quote(str(out.resolve()))}",
-            f"VERL_FILE_LOGGER_PATH=${EXPORTED}/metrics.jsonl \\",
-            f"  python -m verl.trainer.main_ppo --config-path ${EXPORTED} --config-name {CONFIG}",
-            *(f"note: {s}." for s in notes),
-        ]
-    )

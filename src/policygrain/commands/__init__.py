@@ -11,14 +11,13 @@ import shutil
 import textwrap
 from types import ModuleType
 
-from . import analysis, data, results, stages, study
+from . import analysis, data, stages, study
 from .command import Command
 
 GROUPS: dict[str, ModuleType] = {
     "Study": study,
     "Models and data": data,
-    "Results": results,
-    "Analysis without a study": analysis,
+    "Results, and logs of any trainer": analysis,
     "Stages, which the workflow and make call; each works alone, too": stages,
 }
 

@@ -1,4 +1,4 @@
-"""Commands that answer a question without a study: about runs of another trainer."""
+"""Commands on results: a claim on logs of runs, and MLflow in the browser."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import json
 import math
 from argparse import Namespace
 
-from .command import JSON, command, flag, one_of, option, path
+from .command import CONFIG, JSON, RESULTS, command, flag, one_of, option, path
+from .stages import recorded
 
 SIDE = "logs of at least two runs: paths, globs, or FILE::NAME for runs in one file"
 
@@ -65,3 +66,16 @@ def claim(arguments: Namespace) -> None:
         from ..figures import run_claims
 
         run_claims.draw(decided, a, b, arguments.figure)
+
+
+@command(CONFIG, RESULTS, option("--port", "port of the server on this machine", type=int, default=5000))
+def ui(arguments: Namespace) -> None:
+    """Print where a study's runs are in MLflow, and serve it in the browser.
+
+    With a tracking server (`tracking.uri`, MLFLOW_TRACKING_URI) the address is only printed; otherwise the local store
+    is served until Ctrl-C.
+    """
+    from ..report.mlflow_store import serve
+
+    results = recorded(arguments)
+    serve(results.folder, results.study, arguments.port)

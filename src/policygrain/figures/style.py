@@ -9,11 +9,9 @@ from typing import Any, Literal
 
 import matplotlib
 import numpy as np
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure, SubFigure
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 from numpy.typing import ArrayLike
 
 from ..analysis.statistics import Array, Interval
@@ -29,7 +27,7 @@ COLUMN, WIDE, FULL_PAGE = 3.3, 5.0, 7.7
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "p", "h", "*"]
 GREY = "#777777"  # the initial model, and what is none of the methods
-Place = Literal["outside lower center", "outside upper center", "center"]  # of a legend
+Place = Literal["outside lower center", "outside upper center"]  # of a legend
 BELOW: Place = "outside lower center"
 ABOVE: Place = "outside upper center"
 DASHES: list[Any] = ["-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (3, 1)), (0, (7, 2)), "-"]
@@ -183,23 +181,14 @@ def from_zero(axes: Axes, which: Literal["x", "y"], least: float = 0.01) -> None
     axes.minorticks_off()
 
 
-def handles(looks: Iterable[Look], **style: Any) -> list[Artist]:
-    """Lines with these looks, for a legend."""
-    return [Line2D([], [], **{"markersize": 4, "linewidth": 1.3, **style, **one}) for one in looks]
-
-
-def legend(
-    figure: Figure | SubFigure, entries: tuple[Sequence[Artist], Sequence[str]] | None = None, loc: Place = BELOW
-) -> None:
-    """One legend for all panels, in as many columns as fit; ``entries``: handles and texts, else of all panels."""
-    if entries is None:
-        legends = [axes.get_legend_handles_labels() for axes in figure.axes]
-        pairs = [pair for handles, texts in legends for pair in zip(texts, handles, strict=True)]
-        # Shaded areas and markers come after the lines with error bars.
-        by_text = dict(sorted(pairs, key=lambda pair: isinstance(pair[1], Patch | Line2D)))
-        entries = list(by_text.values()), list(by_text)
-    for columns in range(len(entries[1]), 0, -1):
-        drawn = figure.legend(*entries, loc=loc, ncols=columns)
+def legend(figure: Figure, loc: Place = BELOW) -> None:
+    """One legend for all panels, in as many columns as fit."""
+    legends = [axes.get_legend_handles_labels() for axes in figure.axes]
+    pairs = [pair for handles, texts in legends for pair in zip(texts, handles, strict=True)]
+    # Markers come after the lines with error bars.
+    by_text = dict(sorted(pairs, key=lambda pair: isinstance(pair[1], Line2D)))
+    for columns in range(len(by_text), 0, -1):
+        drawn = figure.legend(list(by_text.values()), list(by_text), loc=loc, ncols=columns)
         if columns == 1 or drawn.get_window_extent().width < 0.97 * figure.bbox.width:
             return
         drawn.remove()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
-from policygrain.figures.style import GREY, RATIOS, SKY, WIDE, YELLOW, Look, handles, legend, look, named_rows, points
+from policygrain.figures.style import GREY, RATIOS, SKY, WIDE, YELLOW, Look, look, named_rows, points
 
 from .records import CaseEstimator, CaseRecord, CasesRecord
 
@@ -45,9 +46,10 @@ def draw(record: CasesRecord) -> Figure:
         right.set_ylabel(f"reward − {record.baseline}")
     point: Look = {"marker": "o", "color": GREY, "linestyle": "", "markersize": 4.5}
     cross: Look = point | {"marker": "x", "color": WRONG, "markeredgewidth": 1.4}
-    shown = handles([*DRAWN.values(), point, point | {"markerfacecolor": "white"}, cross])
+    drawn = [*DRAWN.values(), point, point | {"markerfacecolor": "white"}, cross]
+    shown = [Line2D([], [], **{"markersize": 4, "linewidth": 1.3, **one}) for one in drawn]
     texts = [*DRAWN, "expected update", f"one batch of {record.batch}", "x1 pushed the wrong way"]
-    legend(parts[-1], entries=(shown, texts), loc="center")
+    parts[-1].legend(shown, texts, loc="center", ncols=3)
     return figure
 
 

@@ -30,7 +30,7 @@ from ..support.small import SMALL, assert_same_end, small_study, train_small, tr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", method_names())
+@pytest.mark.parametrize("name", [name for name in method_names() if name != "turn_ratio"])  # one turn is a sequence
 def test_every_preset_trains(name: str, made: tuple[Path, Path], tmp_path: Path) -> None:
     # GEPO's ratio is not near 1 for short responses: its range would leave no gradient in two steps.
     wide = {"gepo": {"clip": {"low": 1.0, "high": 100.0}}} if name == "gepo" else {}

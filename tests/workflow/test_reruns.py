@@ -21,7 +21,7 @@ from policygrain.errors import UserError
 from policygrain.merging import merge
 from policygrain.study import parse_study
 
-from ..plan.test_jobs import DRAWN, EVERY_MODEL, FINISHED
+from ..commands.test_jobs import DRAWN, EVERY_MODEL, FINISHED
 from ..support.snakemake import call, jobs, outputs, planned, snakemake
 
 pytestmark = pytest.mark.slow
@@ -70,11 +70,11 @@ def test_files_that_are_gone_are_made_again_and_nothing_else(finished: Path, roo
     shutil.copytree(finished, folder)
     study, results = write_study(folder, root), folder / "results" / "smoke"
     shutil.rmtree(results / "figures")
-    assert planned(root, folder, study, "figures") == {"figure": 8}
-    assert planned(root, folder, study, "all") == {"figure": 8, "report_page": 1, "track": 1}
+    assert planned(root, folder, study, "figures") == {"figure": DRAWN["figure"]}
+    assert planned(root, folder, study, "all") == {"figure": DRAWN["figure"], "report_page": 1, "track": 1}
     # Problems are written again only if a job needs them; jobs that read them then find their results up to date.
     shutil.rmtree(results / "data")
-    assert planned(root, folder, study, "figures") == {"figure": 8}
+    assert planned(root, folder, study, "figures") == {"figure": DRAWN["figure"]}
     study = write_study(folder, root, methods={"grpo": {"clip": {"low": 0.1}}})
     assert planned(root, folder, study, "all") == {"prepare": 1, "start_model": 2, **EVERY_MODEL}
 

@@ -83,7 +83,7 @@ class Estimation(Instrument[EstimatorsRecord]):
         if any(truth.weak for truth in truths):
             self.notes.append(
                 f"{where}: the squared norm of the true gradient is uncertain (its interval contains 0), and so are "
-                "cosines and lengths; differences are less affected. More true_prompts help."
+                "cosines and lengths; differences are less affected. More --true-prompts help."
             )
         blocks = blocks_for(len(methods), count, spec.batches)
         collected = Updates({m.name: truths[aggregations.index(m.aggregation)] for m in methods}, spec.batches, blocks)

@@ -29,6 +29,14 @@ def two_checkpoints(folder: Path) -> None:
             torch.nn.init.constant_(part.weight, -1)  # training goes on while a checkpoint is written
 
 
+def loaded(folder: Path) -> dict[str, Any] | None:
+    """The counters of the newest checkpoint, whose weights are loaded with them."""
+    part = torch.nn.Linear(8, 4)
+    counters = checkpoint.load_newest(folder, {"model": part})
+    assert counters is None or part.weight.eq(counters["step"]).all()
+    return counters
+
+
 def test_a_torn_checkpoint_is_passed_over_with_a_message(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Cut or changed at any byte of any of its files, or without one of them. The two newest are kept."""
     (tmp_path / ".step00004").mkdir()  # what a killed process leaves
@@ -41,28 +49,24 @@ def test_a_torn_checkpoint_is_passed_over_with_a_message(tmp_path: Path, capfd: 
         changed = [content[:i] + bytes([content[i] ^ 1 << i % 8]) + content[i + 1 :] for i in places]
         for torn in (*(content[:i] for i in places), *changed, None):
             (newest / name).unlink() if torn is None else (newest / name).write_bytes(torn)
-            part = torch.nn.Linear(8, 4)
-            counters = checkpoint.load_newest(tmp_path, {"model": part})
-            assert counters == {"step": 2} and part.weight.eq(2).all()
+            assert loaded(tmp_path) == {"step": 2}
             assert "step00003: skipped" in "".join(capfd.readouterr())
         (newest / name).write_bytes(content)
-    assert checkpoint.load_newest(tmp_path, {"model": torch.nn.Linear(8, 4)}) == {"step": 3}
+    assert loaded(tmp_path) == {"step": 3}
     shutil.rmtree(tmp_path / "step00002")
     (newest / "state.pt").unlink()
-    assert checkpoint.load_newest(tmp_path, {}) is None
+    assert loaded(tmp_path) is None
 
 
 def test_an_error_of_writing_is_raised_by_the_next_call(tmp_path: Path) -> None:
     """The folder of checkpoints cannot be made: a file is in its place."""
     (tmp_path / "file").write_text("")
-    part = torch.nn.Linear(8, 4)
-    writer = checkpoint.Writer(tmp_path / "file" / "checkpoints")
-    writer.save(1, {"model": part}, {"step": 1})
+    parts, writer = {"model": torch.nn.Linear(8, 4)}, checkpoint.Writer(tmp_path / "file" / "checkpoints")
+    writer.save(1, parts, {"step": 1})
     with pytest.raises(UserError, match="step00001: the checkpoint cannot be written"):
-        writer.save(2, {"model": part}, {"step": 2})
-    with pytest.raises(UserError, match="step00003: the checkpoint cannot be written"):  # noqa: SIM117
-        with writer:
-            writer.save(3, {"model": part}, {"step": 3})
+        writer.save(2, parts, {"step": 2})
+    with pytest.raises(UserError, match="step00003: the checkpoint cannot be written"), writer:
+        writer.save(3, parts, {"step": 3})
 
 
 def test_a_state_that_has_no_room_in_memory_twice_is_written_at_once(
@@ -108,10 +112,10 @@ def test_a_checkpoint_that_may_not_be_loaded_is_one_message_and_runs_nothing(
     digest = hashlib.sha256((newest / "state.pt").read_bytes()).hexdigest()
     (newest / "sha256").write_text(f"{digest}  state.pt\n")
     with pytest.raises(UserError, match=r"^.*step00003/state\.pt: this checkpoint cannot be loaded: .*Remove .*$"):
-        checkpoint.load_newest(tmp_path, {"model": torch.nn.Linear(8, 4)})
+        loaded(tmp_path)
     assert not executed.exists()
     shutil.rmtree(newest)  # as the message says
-    assert checkpoint.load_newest(tmp_path, {"model": torch.nn.Linear(8, 4)}) == {"step": 2}
+    assert loaded(tmp_path) == {"step": 2}
 
 
 def test_two_trainers_do_not_share_a_run_directory(made: tuple[Path, Path], tmp_path: Path) -> None:

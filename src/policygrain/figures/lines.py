@@ -63,7 +63,7 @@ class ByStep:
         for axes, panel in zip(grid, self.panels, strict=True):
             _draw(axes, results, arms, panel)
         if self.ylabel:
-            from_zero(figure.axes[0], "y")
+            from_zero(figure.axes[0])
             figure.axes[0].set_ylabel(self.ylabel)
         legend(figure)
         return figure

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ..analysis.run_claims import Run, RunClaim
-from .style import BLUE, EVERYWHERE, FULL_PAGE, ORANGE, interval_row, look, seed_marks, shade_margin
+from .style import BLUE, EVERYWHERE, FULL_PAGE, ORANGE, interval_row, look, seed_marks
 
 MOST_POINTS = 500  # of a curve
 
@@ -29,9 +29,8 @@ def draw(decided: RunClaim, a: Sequence[Run], b: Sequence[Run], out: Path) -> No
     left.legend()
     d = decided.difference
     if decided.margin is not None:
-        shade_margin(right, "x", decided.margin)
-    else:
-        right.axvline(0, color="#000000", linewidth=0.7)
+        right.axvspan(-decided.margin, decided.margin, color="#999999", alpha=0.16, linewidth=0, zorder=0)
+    right.axvline(0, color="#000000", linewidth=0.7)
     finite = [v for v in (d.low, d.high, *d.values, d.mean, 0.0) if np.isfinite(v)]
     limits = EVERYWHERE if np.isfinite(d.low) else (min(finite), max(finite))
     interval_row(right, 0, d.interval, look("#333333", "o"), limits)

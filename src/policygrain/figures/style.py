@@ -160,24 +160,15 @@ def beside(places: Sequence[float] | Array, index: int, of: int, apart: float) -
     return np.asarray(places, dtype=float) + apart * (index - (of - 1) / 2)
 
 
-def shade_margin(axes: Axes, which: Literal["x", "y"], margin: float = 1.0) -> None:
-    """A line at 0 and a band of ± ``margin`` points, in which a difference does not matter."""
-    line, span = (axes.axvline, axes.axvspan) if which == "x" else (axes.axhline, axes.axhspan)
-    span(-margin, margin, color="#999999", alpha=0.16, linewidth=0, zorder=0, label="within the margin")
-    line(0, color="#000000", linewidth=0.7, zorder=1)
-
-
 # ---- the whole figure -----------------------------------------------------------------------------------------------
 
 
-def from_zero(axes: Axes, which: Literal["x", "y"], least: float = 0.01) -> None:
-    """A logarithmic axis that begins with 0: it is linear from there to ``least``."""
-    (axes.set_xscale if which == "x" else axes.set_yscale)("symlog", linthresh=least, linscale=0.5)
-    set_limits = axes.set_xlim if which == "x" else axes.set_ylim
-    _, most = set_limits(0)
-    powers = [least * 10**i for i in range(8)]
-    ticks = [0, *(power for power in powers if power <= most)]
-    (axes.set_xticks if which == "x" else axes.set_yticks)(ticks, [f"{tick:g}" for tick in ticks])
+def from_zero(axes: Axes, least: float = 0.01) -> None:
+    """A logarithmic y-axis that begins with 0: it is linear from there to ``least``."""
+    axes.set_yscale("symlog", linthresh=least, linscale=0.5)
+    _, most = axes.set_ylim(0)
+    ticks = [0, *(power for power in (least * 10**i for i in range(8)) if power <= most)]
+    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
 
 

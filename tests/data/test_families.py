@@ -64,28 +64,21 @@ def test_answers_are_right(family: str, seed: int, level: int) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_several_hundred_held_out_problems_of_the_promised_length(family: str) -> None:
+def test_several_hundred_held_out_problems_of_a_seed_have_the_promised_length(family: str) -> None:
     test = generate(family, "test", 300, seed=1)
     assert len({p.problem for p in test}) == 300
-    if family in ENGLISH:
-        return
+    assert generate(family, "test", 300, seed=1) == test != generate(family, "test", 300, seed=2)
     lengths = sorted(len(p.steps) + len(p.answer) + 3 for p in test)  # characters are tokens; \boxed{, }, end
-    assert lengths[60] >= 40 and lengths[240] <= 100
-
-
-def test_no_single_count_of_letters_is_right_most_of_the_time() -> None:
-    golds = Counter(problem.answer for problem in generate("char_count", "test", 300, seed=1))
-    assert set("0123") <= set(golds) and max(golds.values()) < 0.4 * 300
+    assert family in ENGLISH or (lengths[60] >= 40 and lengths[240] <= 100)
+    golds = Counter(problem.answer for problem in test)
+    assert family != "char_count" or (set("0123") <= set(golds) and max(golds.values()) < 0.4 * 300), "no best guess"
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_splits_are_disjoint_for_all_seeds(family: str) -> None:
-    questions = {
-        s: {p.problem for p in generate(family, s, 200, seed)} for seed, s in enumerate(("train", "validation", "test"))
-    }
-    assert not questions["train"] & questions["validation"]
-    assert not questions["train"] & questions["test"]
-    assert not questions["validation"] & questions["test"]
+    splits = ("train", "validation", "test")
+    questions = [{p.problem for p in generate(family, split, 200, seed)} for seed, split in enumerate(splits)]
+    assert len(set().union(*questions)) == sum(map(len, questions))
 
 
 def test_demonstrations_have_training_questions_and_both_kinds_of_response() -> None:
@@ -106,8 +99,3 @@ def test_levels_of_problems_and_demonstrations_are_those_asked_for() -> None:
     assert {len(p.problem.split()) for p in problems} == {28, 32}
     shown = itertools.islice(demonstrations(["largest"], "0", 0.0, 0.0, levels=[13]), 20)
     assert {len(question.split()) for question, _ in shown} == {30}
-
-
-def test_same_seed_same_problems() -> None:
-    assert generate("clock", "train", 50, 3) == generate("clock", "train", 50, 3)
-    assert generate("clock", "train", 50, 3) != generate("clock", "train", 50, 4)

@@ -1,4 +1,4 @@
-"""Problem files: JSON Lines with the keys that say how answers are compared."""
+"""A user's own problem files: how lines are read, and what `policygrain data check` says about a file."""
 
 from __future__ import annotations
 
@@ -6,24 +6,22 @@ from pathlib import Path
 
 import pytest
 
+from policygrain.cli import main
 from policygrain.data.problem import read_problems
 from policygrain.errors import UserError
 from policygrain.grading import Options
 
+from ..support.files import write_lines
+
 GOOD = '{"id": "own-1", "problem": "1+1", "answer": "2"}'
 
 
-def test_keys_that_say_how_answers_are_compared(tmp_path: Path) -> None:
+def test_keys_that_say_how_answers_are_compared_and_null_for_a_missing_key(tmp_path: Path) -> None:
     path = tmp_path / "own.jsonl"
-    path.write_text('{"problem": "p", "answer": "1, 2", "list_answer": true, "absolute_tolerance": 0.1}\n')
-    (problem,) = read_problems(path)
-    assert problem.options == Options(list_answer=True, absolute_tolerance=0.1)
-
-
-def test_null_is_a_missing_key(tmp_path: Path) -> None:
-    path = tmp_path / "own.jsonl"
-    path.write_text('{"id": null, "problem": "p", "answer": 0, "source": null, "steps": null}\n' * 2)
+    line = '{"id": null, "problem": "p", "answer": 0, "source": null, "steps": null, "list_answer": true, '
+    path.write_text(f'{line}"absolute_tolerance": 0.1}}\n' * 2)
     first, second = read_problems(path)
+    assert first.options == Options(list_answer=True, absolute_tolerance=0.1)
     assert (first.id, first.answer, first.source, first.steps, second.id) == ("own-00001", "0", "own", "", "own-00002")
 
 
@@ -39,8 +37,8 @@ def test_null_is_a_missing_key(tmp_path: Path) -> None:
         ('{"problem": ["p"], "answer": "1"}', r"problem: expected a text or a number, got \['p'\]"),
         ('{"problem": "p", "answer": true}', "answer: expected a text or a number, got True"),
         # JSON allows it; no tokenizer can encode it.
-        (r'{"problem": "\ud800", "answer": "1"}', r"contains half a character \(a lone surrogate\)"),
-        (r'{"problem": "1", "answer": "\udfff"}', r"contains half a character \(a lone surrogate\)"),
+        (r'{"problem": "\ud800", "answer": "1"}', "contains half a character"),
+        (r'{"problem": "1", "answer": "\udfff"}', "contains half a character"),
     ],
 )
 def test_a_line_that_is_no_problem_is_named(line: str, message: str, tmp_path: Path) -> None:
@@ -48,3 +46,30 @@ def test_a_line_that_is_no_problem_is_named(line: str, message: str, tmp_path: P
     path.write_text(f"{GOOD}\n{line}\n")
     with pytest.raises(UserError, match=rf"set\.jsonl, line 2: {message}"):
         read_problems(path)
+
+
+# Case → gold answers, exit status and what is said.
+REPORTED: dict[str, tuple[list[str], int, str]] = {
+    "truth values": (["true", "False", "Yes"], 0, "right"),
+    "sentences": (["5", "All primes except two"], 0, "answers in words, which only the same words equal: own-00002"),
+    "GSM8K's solutions": (["We compute.\n#### 5"], 2, "own-00001"),
+    "cases": ([r"\begin{cases}1&n\text{ odd}\\2&n\text{ even}\end{cases}"], 0, "right"),
+    "repeated problems": (["5"] * 96, 0, "96 lines are 3 different problems"),
+}
+
+
+@pytest.mark.parametrize("name", REPORTED)
+def test_own_answers(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    golds, code, says = REPORTED[name]
+    rows = [{"problem": f"problem {i % 3}", "answer": gold} for i, gold in enumerate(golds)]
+    write_lines(tmp_path / "own.jsonl", rows)
+    assert main(["data", "check", "own.jsonl", "--root", str(tmp_path)]) == code
+    printed = capsys.readouterr()
+    assert says in printed.out + printed.err
+
+
+@pytest.mark.parametrize("name", ["own.parquet", "own.json", "own.csv"])
+def test_other_formats_are_refused(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / name).touch()
+    assert main(["data", "check", name, "--root", str(tmp_path)]) == 2
+    assert ".jsonl" in capsys.readouterr().err

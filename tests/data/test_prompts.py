@@ -27,18 +27,6 @@ def test_rendered_prompts_of_the_seven_benchmarks_decode_to_their_text(benchmark
             assert tokenizer.decode(ids) == f"{problem.problem}\nPut the final answer in \\boxed{{}}.\n", name
 
 
-def test_plain_templates_and_chat_templates_with_a_system_prompt() -> None:
-    tokenizer = character_tokenizer()
-    plain = PromptRenderer(tokenizer, Prompt(template="{problem}\n"))
-    assert tokenizer.decode(plain.ids("total a1 b2")) == "total a1 b2\n"
-    with pytest.raises(UserError, match=r"prompt\.chat"):
-        PromptRenderer(tokenizer, Prompt(chat=True))
-    tokenizer.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
-    chat = PromptRenderer(tokenizer, Prompt(template="{problem}", chat=True, system="be brief"))
-    assert chat.text("1+1") == "<system>be brief<user>1+1<assistant>"
-    assert chat.digest != plain.digest
-
-
 SYSTEM = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 REFUSES = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + SYSTEM
 IGNORES = "{% for m in messages if m.role != 'system' %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
@@ -63,14 +51,17 @@ def test_chat_templates_with_and_without_a_system_role(
     settings = Prompt(template="{problem}", chat=True, system=system, chat_template_kwargs=arguments)
     renderer = PromptRenderer(tokenizer, settings)
     assert renderer.text("1+1") == prompt
-    if arguments:
-        assert renderer.digest != PromptRenderer(tokenizer, Prompt(template="{problem}", chat=True)).digest
+    others = [Prompt(template="{problem}", chat=chat) for chat in ((False, True) if arguments else (False,))]
+    assert renderer.digest not in [PromptRenderer(tokenizer, other).digest for other in others]
 
 
-def test_a_chat_template_that_refuses_every_message_is_said() -> None:
+@pytest.mark.parametrize(
+    ("template", "says"), [(None, r"prompt\.chat"), ("{{ raise_exception('never') }}", "cannot be used: never")]
+)
+def test_a_chat_template_that_is_missing_or_refuses_every_message_is_said(template: str | None, says: str) -> None:
     tokenizer = character_tokenizer()
-    tokenizer.chat_template = "{{ raise_exception('never') }}"
-    with pytest.raises(UserError, match="cannot be used: never"):
+    tokenizer.chat_template = template
+    with pytest.raises(UserError, match=says):
         PromptRenderer(tokenizer, Prompt(chat=True)).text("1+1")
 
 

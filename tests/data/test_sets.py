@@ -40,11 +40,6 @@ def test_names_and_files_are_unique() -> None:
     assert len(files) == len(set(files))
 
 
-@pytest.mark.parametrize("name", RECORDED)
-def test_the_recorded_files_pass(name: str, benchmarks_folder: Path) -> None:
-    assert set_files.check(SETS[name], benchmarks_folder) == []
-
-
 def copies_left_out(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows of DAPO-Math-17k: each at the number in its id, and copies of the first at the other numbers."""
     at = {int(row["id"].removeprefix("dapo-")): row for row in rows}
@@ -57,13 +52,20 @@ def empty_boxes_left_out(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [*rows[:5341], rows[0] | {"solution": "\\boxed{}"}, rows[5341], rows[0] | {"solution": ""}, *rows[5342:]]
 
 
+def columns_of_aime25(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of AIME 2025 with all columns of their source, in its order."""
+    columns = ("id", "problem", "solution", "answer", "url", "question")
+    whole = [r | {"id": 90 + i, "solution": r["answer"], "question": r["problem"]} for i, r in enumerate(rows)]
+    return [{column: row[column] for column in columns} for row in whole]
+
+
 # Recorded rows → rows as published, for all that the functions read.
 Published = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
 PUBLISHED: dict[str, Published] = {
     "aime24": lambda rows: sorted(
         [row | {"answer": f"{int(row['answer']):03}"} for row in rows], key=lambda r: r["url"]
     ),
-    "aime25": lambda rows: rows,
+    "aime25": columns_of_aime25,
     "amc23": lambda rows: [row | {"answer": float(row["answer_raw"])} for row in rows],
     "amc12_83": lambda rows: [row | {"answer": float(row["answer_raw"])} for row in rows],
     "math500": lambda rows: [row | {"unique_id": row["source"]} for row in rows],
@@ -89,7 +91,7 @@ PUBLISHED: dict[str, Published] = {
 @pytest.mark.parametrize("name", RECORDED)
 def test_problems_of_published_rows_are_the_recorded_ones(name: str, benchmarks_folder: Path) -> None:
     path = set_files.find(SETS[name], benchmarks_folder)
-    assert path is not None
+    assert path is not None and set_files.check(SETS[name], benchmarks_folder) == []
     rows = raw(benchmarks_folder, path.name)
     problems = list(SETS[name].problems(PUBLISHED[name](rows)))
     assert [p.id for p in problems] == [row["id"] for row in rows]
@@ -112,7 +114,6 @@ def test_a_lost_backslash_is_put_back() -> None:
     ("solution", "answer"),
     [
         (r"so \boxed{1}, no: \boxed{\frac{1}{2}}.", r"\frac{1}{2}"),
-        ("nothing", ""),
         (r"\boxed{1} \boxed 2", "2"),
         (r"\boxed\pi", r"\pi"),
         (r"\boxed {\frac{1}{2}}.", r"\frac{1}{2}"),

@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policygrain.data import coding_sets, set_files
-from policygrain.data.competition_sets import omni_math_rule
 from policygrain.data.families import FAMILIES
-from policygrain.data.mathematics_sets import after_hashes, dapo_math_17k, last_boxed
+from policygrain.data.mathematics_sets import dapo_math_17k, last_boxed
 from policygrain.data.registry import SETS, protocol
 
 from ..support.problem_sets import CODE, RECORDED, raw
@@ -69,7 +68,9 @@ PUBLISHED: dict[str, Published] = {
     "amc23": lambda rows: [row | {"answer": float(row["answer_raw"])} for row in rows],
     "amc12_83": lambda rows: [row | {"answer": float(row["answer_raw"])} for row in rows],
     "math500": lambda rows: [row | {"unique_id": row["source"]} for row in rows],
-    "omni_math_rule": lambda rows: [row | {"problem": row["problem"].replace("\\frac", "\x0crac")} for row in rows],
+    "omni_math_rule": lambda rows: [
+        row | {key: row[key].replace("\\frac", "\x0crac") for key in ("problem", "answer")} for row in rows
+    ],
     "olympiadbench": lambda rows: [
         row | {"id": row["id"].split("-")[1], "question": row["problem"], "final_answer": [row["answer_raw"]]}
         for row in rows
@@ -105,11 +106,6 @@ def test_copies_whose_answers_differ_are_left_out() -> None:
     assert [(p.id, p.answer) for p in dapo_math_17k.problems(rows)] == [("dapo-00001", "4"), ("dapo-00003", "6")]
 
 
-def test_a_lost_backslash_is_put_back() -> None:
-    (problem,) = omni_math_rule.problems([{"problem": "\x0crac{1}{2}?", "answer": "\x0crac12"}])
-    assert (problem.problem, problem.answer) == (r"\frac{1}{2}?", r"\frac12")
-
-
 @pytest.mark.parametrize(
     ("solution", "answer"),
     [
@@ -123,10 +119,6 @@ def test_a_lost_backslash_is_put_back() -> None:
 )
 def test_the_last_box_is_the_answer(solution: str, answer: str) -> None:
     assert last_boxed(solution) == answer
-
-
-def test_the_answer_after_hashes_has_no_separators() -> None:
-    assert after_hashes("2+2=4 #### no\n#### 1,234") == "1234"
 
 
 ASSERTION = """import numpy as np

@@ -8,20 +8,19 @@ from typing import Any
 import pytest
 import torch
 
-from policygrain import TokenBatch, method
+from policygrain import method
 from policygrain.integrations.options import UnsupportedOption
 from policygrain.integrations.prime_rl import loss
 
 from ..support.batches import random_fields
-
-LENGTHS = [7, 3, 9, 5]
+from .whole_step import FOUR, loss_and_gradient
 
 
 def step(objective: Any, fields: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
     """Loss and gradient of the step: responses without padding, one by one, over the number of tokens."""
     log_probs = fields["log_probs"].clone().requires_grad_()
     total = torch.zeros((), dtype=log_probs.dtype)
-    for i, length in enumerate(LENGTHS):
+    for i, length in enumerate(FOUR):
         own = slice(0, length)
         inputs = SimpleNamespace(
             trainer_logprobs=log_probs[i, own],
@@ -38,34 +37,20 @@ def step(objective: Any, fields: dict[str, Any]) -> tuple[torch.Tensor, torch.Te
 
 @pytest.fixture
 def fields() -> dict[str, Any]:
-    return random_fields(LENGTHS, 3, 0.4)
+    return random_fields(FOUR, 3, 0.4)
 
 
 BY_TURN = method("dapo", ratio={"name": "block", "layout": "turns", "weights": "uniform"})
-OBJECTIVES = [
-    BY_TURN,
-    "bypass",
-    "dapo",
-    "tepo_v1",
-    "mpo",
-    "mpo_joint",
-    "prefix_is",
-    "reinforce",
-    method("dapo", penalties=["kl"]),
-]
+OBJECTIVES: list[Any] = ["bypass", "dapo", "tepo_v1", "mpo", "mpo_joint", "prefix_is", "reinforce"]
+OBJECTIVES += [BY_TURN, method("dapo", penalties=["kl"])]
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=str)
 def test_methods_with_a_mean_over_tokens_are_exact(objective: Any, fields: dict[str, Any]) -> None:
-    found = method(objective) if isinstance(objective, str) else objective
     fields["mask"] &= torch.arange(fields["mask"].shape[1]) % 3 != 1  # tool output
-    known = {key: value for key, value in fields.items() if key not in ("max_length", "rollout_weights")}
-    known["rollout_log_probs"] = known["old_log_probs"]  # the engine is the only policy that prime-rl knows
-    log_probs = known["log_probs"].clone().requires_grad_()
-    expected = found.loss(TokenBatch(**known | {"log_probs": log_probs})).loss
-    total, gradient = step(objective, fields)
-    torch.testing.assert_close(total, expected.detach())
-    torch.testing.assert_close(gradient, torch.autograd.grad(expected, log_probs)[0])
+    # The engine is the only policy that prime-rl knows.
+    expected = loss_and_gradient(objective, fields | {"rollout_log_probs": fields["old_log_probs"]})
+    torch.testing.assert_close(step(objective, fields), expected)
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from policygrain.integrations.conformance import compare
 from policygrain.integrations.generated import random_fields
 
 from ..support.trainer_losses import skyrl_module, trinity_objective, trl_objective, verl_config, verl_objective
+from .whole_step import SIXTEEN
 
-LENGTHS = [12, 5, 9, 1, 7, 3, 12, 8, 2, 11, 4, 6, 10, 1, 9, 5]
 MICRO = (1, 2, 4)  # micro-batches of a step
 PACKAGES = {"TRL": "trl", "verl": "verl", "AReaL": "areal", "Trinity-RFT": "trinity", "SkyRL": "skyrl"}
 Loss = Callable[..., Tensor]  # of fields and micro-batches
@@ -127,7 +127,7 @@ NAMES = [
     skyrl("cispo", method("cispo", clip={"low": 1.0, "cap": 6.0})),
     skyrl("sapo", method("sapo", aggregation=MEAN)),
     skyrl("dppo", method("dppo_tv", clip=PPO)),
-    skyrl("kl_cov", method("kl_cov", penalties=[KL_COV | {"coefficient": float(sum(LENGTHS)), "fraction": 0.2}]), True),
+    skyrl("kl_cov", method("kl_cov", penalties=[KL_COV | {"coefficient": float(sum(SIXTEEN)), "fraction": 0.2}]), True),
 ]
 
 
@@ -136,7 +136,7 @@ NAMES = [
 def test_a_name_is_this_objective(name: Name) -> None:
     """On 16 responses in float64, by the gradient; SAPO in Trinity-RFT has a constant weight for the gate."""
     pytest.importorskip(PACKAGES[name.trainer], reason=f"{name.trainer} is not installed here (make test-peers)")
-    fields = random_fields(LENGTHS, 3, 0.3)
+    fields = random_fields(SIXTEEN, 3, 0.3)
     # Log-probabilities below 0: DPPO reads probabilities.
     fields |= {key: fields[key].clamp(max=-0.01) for key in ("log_probs", "old_log_probs")}
     found = name.found or method("sapo", aggregation=MEAN)

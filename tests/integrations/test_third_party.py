@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 from torch import Tensor
 
 from policygrain import Method, TokenBatch, method
@@ -38,11 +37,7 @@ def of_polgrad(name: str) -> losses.PolicyLossConfig:
     return replace(config, norm_len=12) if name == "dr_grpo" else config
 
 
-def test_all_its_algorithms_are_here() -> None:
-    assert set(SAME) == set(registry.ALGORITHMS)
-
-
-@pytest.mark.parametrize("name", SAME)
+@pytest.mark.parametrize("name", registry.ALGORITHMS)
 def test_its_loss_is_ours(name: str) -> None:
     """In its own words and in ours: its check of our loss, and our check of its loss."""
 
@@ -58,14 +53,3 @@ def test_its_loss_is_ours(name: str) -> None:
 
     assert_objective(theirs, SAME[name], without=REFUSED)
     assert_conforms(ours, of_polgrad(name), n_cases=8)
-
-
-def test_the_two_libraries_find_the_same_wrong_loss() -> None:
-    def without_clip(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, response_mask: Tensor) -> Tensor:
-        u = (logprobs - old_logprobs).exp() * advantages[:, None] * response_mask
-        return -(u.sum(1) / response_mask.sum(1).clamp(min=1)).sum() / (response_mask.sum(1) > 0).sum()
-
-    for check in (lambda: assert_objective(without_clip, "grpo"), lambda: assert_conforms(without_clip, "grpo")):
-        with pytest.raises(AssertionError):
-            check()
-    assert torch.is_tensor(without_clip(*(torch.zeros(1, 2) for _ in range(2)), torch.ones(1), torch.ones(1, 2)))

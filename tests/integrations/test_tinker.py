@@ -9,73 +9,84 @@ from typing import Any
 import pytest
 import torch
 
-from policygrain import TokenBatch, method
+from policygrain import Method, method
 from policygrain.integrations.options import UnsupportedOption
 from policygrain.integrations.tinker import loss_function
 
 from ..support.batches import random_fields
+from .whole_step import FOUR, loss_and_gradient
 
-LENGTHS = [7, 3, 9, 5]
 TOOLS = torch.tensor([1, 1, 0, 1, 0, 0, 1, 1, 1])  # 0: tool output
-NAMES = ["grpo", "dapo", "gspo", "tepo_v1", "tepo", "mpo", "kl_cov", "dr_grpo"]
+NAMES = ("grpo", "dapo", "gspo", "tepo_v1", "tepo", "mpo", "kl_cov", "dr_grpo", "gepo")
+A3PO = method("a3po", sampler={"correction_cap": 1.1})
+BY_TURN = method("turn_ratio", aggregation="turn_mean_token_mean", clip={"low": 0.05, "high": 0.05})
+BY_PROMPT = method("dapo", aggregation="prompt_mean", ratio={"name": "block", "layout": "segments"})
+OBJECTIVES = [*map(method, NAMES), A3PO, BY_TURN, BY_PROMPT]
+each_objective = pytest.mark.parametrize("objective", OBJECTIVES, ids=[*NAMES, "a3po", "turns", "segments"])
 
 
 @pytest.fixture
 def fields() -> dict[str, Any]:
-    """In float32 as Tinker sends them, and without entropies."""
-    made = random_fields(LENGTHS, 3, 0.4)
+    """In float32 as Tinker sends them, and without entropies; the engine is the old policy."""
+    made = random_fields(FOUR, 3, 0.4)
     floats = {key: made[key].float() for key in ("log_probs", "old_log_probs", "advantages")}
-    return floats | {"mask": made["mask"]}
+    given = {
+        "groups": torch.tensor([3, 3, 8, 8]),
+        "segments": torch.arange(9).expand(4, 9) // 2,
+        "staleness": torch.tensor([0, 1, 2, 5]),
+    }
+    return floats | given | {"mask": made["mask"] & TOOLS.bool(), "rollout_log_probs": floats["old_log_probs"]}
 
 
 def inputs_of(fields: dict[str, Any], i: int) -> dict[str, torch.Tensor]:
-    own = slice(0, LENGTHS[i])
-    return {
-        "target_tokens": torch.ones(LENGTHS[i], dtype=torch.long),
+    own, n = slice(0, FOUR[i]), FOUR[i]
+    of_responses = {key: fields[key][i].expand(n) for key in ("advantages", "groups", "staleness")}
+    return of_responses | {
+        "target_tokens": torch.ones(n, dtype=torch.long),
         "logprobs": fields["old_log_probs"][i, own],
-        "advantages": fields["advantages"][i].expand(LENGTHS[i]),
         "mask": fields["mask"][i, own].float(),
+        "segments": fields["segments"][i, own],
     }
 
 
-def expected(name: str, fields: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-    log_probs = fields["log_probs"].clone().requires_grad_()
-    loss = method(name).loss(TokenBatch(**fields | {"log_probs": log_probs})).loss
-    return loss.detach(), torch.autograd.grad(loss, log_probs)[0]
+def step_of(fields: dict[str, Any]) -> tuple[list[Any], list[torch.Tensor]]:
+    """What Tinker hands to a loss: data, and the log-probabilities of each."""
+    log_probs = [fields["log_probs"][i, :n].clone().requires_grad_() for i, n in enumerate(FOUR)]
+    return [SimpleNamespace(loss_fn_inputs=inputs_of(fields, i)) for i in range(len(FOUR))], log_probs
 
 
 @pytest.mark.filterwarnings("ignore:tepo:UserWarning")
-@pytest.mark.parametrize("name", NAMES)
-def test_loss_and_gradient_are_those_of_the_whole_step(name: str, fields: dict[str, Any]) -> None:
-    log_probs = [fields["log_probs"][i, :n].clone().requires_grad_() for i, n in enumerate(LENGTHS)]
-    data = [SimpleNamespace(loss_fn_inputs=inputs_of(fields, i)) for i in range(len(LENGTHS))]
-    loss, metrics = loss_function(name)(data, log_probs)
-    want, gradient = expected(name, fields)
+@each_objective
+def test_loss_and_gradient_are_those_of_the_whole_step(objective: Method, fields: dict[str, Any]) -> None:
+    """Turns are those of the mask; prompts, segments and ages are given."""
+    data, log_probs = step_of(fields)
+    loss, metrics = loss_function(objective)(data, log_probs)
+    want, gradient = loss_and_gradient(objective, fields)
     torch.testing.assert_close(loss.detach(), want)
     for i, own in enumerate(torch.autograd.grad(loss, log_probs)):
-        torch.testing.assert_close(own, gradient[i, : LENGTHS[i]])
-    assert ("policygrain/mask_signal_covariance" in metrics) == (name == "tepo")
+        torch.testing.assert_close(own, gradient[i, : FOUR[i]])
+    assert ("policygrain/mask_signal_covariance" in metrics) == (objective.name == "tepo")
 
 
 @pytest.mark.filterwarnings("ignore:tepo:UserWarning")
-@pytest.mark.parametrize("name", NAMES)
-def test_what_the_sdk_sends_is_the_negative_gradient(name: str, fields: dict[str, Any]) -> None:
+@each_objective
+def test_what_the_sdk_sends_is_the_negative_gradient(objective: Method, fields: dict[str, Any]) -> None:
     tinker = pytest.importorskip("tinker", reason="Tinker is not installed here; `make test-peers` has it")
     from tinker.lib.public_interfaces.training_client import TrainingClient
 
     types = tinker.types
     data, outputs = [], []
-    for i, length in enumerate(LENGTHS):
+    for i, length in enumerate(FOUR):
         tensors = {key: types.TensorData.from_torch(value) for key, value in inputs_of(fields, i).items()}
         data.append(types.Datum(model_input=types.ModelInput.from_ints([1] * length), loss_fn_inputs=tensors))
         outputs.append({"logprobs": types.TensorData.from_torch(fields["log_probs"][i, :length])})
     result = types.ForwardBackwardOutput(loss_fn_output_type="x", loss_fn_outputs=outputs, metrics={})
-    sent = TrainingClient._compute_custom_loss(data, loss_function(name), result)
-    want, gradient = expected(name, fields)
+    sent = TrainingClient._compute_custom_loss(data, loss_function(objective), result)
+    want, gradient = loss_and_gradient(objective, fields)
     assert sent.loss_sum == pytest.approx(float(want), rel=1e-6)
     for i, datum in enumerate(sent.data):
         weights = torch.as_tensor(datum.loss_fn_inputs["weights"].data).reshape(-1)
-        torch.testing.assert_close(weights, -gradient[i, : LENGTHS[i]], rtol=1e-6, atol=1e-9)
+        torch.testing.assert_close(weights, -gradient[i, : FOUR[i]], rtol=1e-6, atol=1e-9)
 
 
 def test_a_correction_that_the_loss_computes_is_no_setting_without_effect() -> None:
@@ -84,51 +95,26 @@ def test_a_correction_that_the_loss_computes_is_no_setting_without_effect() -> N
         loss_function("a3po")
 
 
-# Four responses of another age each.
-A3PO = method("a3po", sampler={"correction_cap": 1.1})
-PROMPTS = {"groups": torch.tensor([3, 3, 8, 8]), "segments": torch.arange(9).expand(4, 9) // 2}
-AGES = torch.tensor([0, 1, 2, 5])
-BY_TURN = method("turn_ratio", aggregation="turn_mean_token_mean", clip={"low": 0.05, "high": 0.05})
-BY_PROMPT = method("dapo", aggregation="prompt_mean", ratio={"name": "block", "layout": "segments"})
+# The datum, the method, what is changed in its inputs (None: left out), and what is said.
+SPOILT: list[tuple[int, Any, dict[str, Any], str]] = [
+    (2, "dapo", {"advantages": torch.ones(2)}, r"datum 2: advantages has shape \(2,\), target_tokens 9"),
+    (1, "dapo", {"mask": None}, "datum 1: loss_fn_inputs has no 'mask'; it has "),
+    (1, A3PO, {"staleness": None}, "datum 1: loss_fn_inputs has no 'staleness'"),
+    (1, BY_PROMPT, {"segments": None}, "datum 1: loss_fn_inputs has no 'segments'"),
+    (1, "gepo", {"groups": None}, "datum 1: loss_fn_inputs has no 'groups'"),
+    (2, "gepo", {"groups": torch.arange(9) // 8}, "datum 2: groups differs between tokens"),
+]
 
 
-@pytest.mark.parametrize(
-    "objective", [BY_TURN, BY_PROMPT, method("gepo"), A3PO], ids=["turns", "segments", "gepo", "a3po"]
-)
-def test_turns_are_those_of_the_mask_and_prompts_and_segments_are_given(objective: Any, fields: dict[str, Any]) -> None:
-    fields["mask"] &= TOOLS.bool()
-    log_probs = [fields["log_probs"][i, :n].clone().requires_grad_() for i, n in enumerate(LENGTHS)]
-    groups, segments = PROMPTS["groups"], PROMPTS["segments"]
-    more = [
-        {"groups": groups[i].expand(n), "segments": segments[i, :n], "staleness": AGES[i].expand(n)}
-        for i, n in enumerate(LENGTHS)
-    ]
-    data = [SimpleNamespace(loss_fn_inputs=inputs_of(fields, i) | more[i]) for i in range(len(LENGTHS))]
-    loss, _ = loss_function(objective)(data, log_probs)
-    engine = {"rollout_log_probs": fields["old_log_probs"], "staleness": AGES}
-    want = objective.loss(TokenBatch(**fields | PROMPTS | engine)).loss
-    torch.testing.assert_close(loss.detach(), want)
-    if objective.needs - {"turns"}:
-        del data[1].loss_fn_inputs[min(objective.needs)]
-        with pytest.raises(UnsupportedOption, match=f"datum 1: loss_fn_inputs has no '{min(objective.needs)}'"):
-            loss_function(objective)(data, log_probs)
-
-
-def test_a_field_that_is_missing_or_has_another_length_is_named(fields: dict[str, Any]) -> None:
-    log_probs = [fields["log_probs"][i, :n] for i, n in enumerate(LENGTHS)]
-    data = [SimpleNamespace(loss_fn_inputs=inputs_of(fields, i)) for i in range(len(LENGTHS))]
-    data[2].loss_fn_inputs["advantages"] = torch.ones(2)
-    with pytest.raises(UnsupportedOption, match=r"datum 2: advantages has shape \(2,\), target_tokens 9"):
-        loss_function("dapo")(data, log_probs)
-    data[2] = SimpleNamespace(loss_fn_inputs=inputs_of(fields, 2))
-    del data[1].loss_fn_inputs["mask"]
-    with pytest.raises(UnsupportedOption, match="datum 1: loss_fn_inputs has no 'mask'; it has 'target_tokens'"):
-        loss_function("dapo")(data, log_probs)
-    data[1].loss_fn_inputs["mask"] = torch.ones(3)
-    for datum, length in zip(data, LENGTHS, strict=True):
-        datum.loss_fn_inputs["groups"] = torch.arange(length) // 8
-    with pytest.raises(UnsupportedOption, match="datum 2: groups differs between tokens"):
-        loss_function("gepo")(data, log_probs)
+@pytest.mark.parametrize(("datum", "name", "change", "says"), SPOILT, ids=[says for *_, says in SPOILT])
+def test_a_field_that_is_missing_or_has_another_length_is_named(
+    datum: int, name: Any, change: dict[str, Any], says: str, fields: dict[str, Any]
+) -> None:
+    data, log_probs = step_of(fields)
+    given = data[datum].loss_fn_inputs | change
+    data[datum].loss_fn_inputs = {key: value for key, value in given.items() if value is not None}
+    with pytest.raises(UnsupportedOption, match=says):
+        loss_function(name)(data, log_probs)
 
 
 @pytest.mark.parametrize(("name", "says"), [("mpo_heads", "prediction heads"), ("tepo_max_entropy", "an entropy")])

@@ -47,8 +47,13 @@ def train(start: str, folder: Path, kind: Any = PolicyGrainTrainer, **settings: 
     return trainer
 
 
-def weights(trainer: Any) -> torch.Tensor:
-    return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+def weights(model: Any) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def logged(trainer: Any) -> list[dict[str, float]]:
+    """Of each optimizer step."""
+    return [row for row in trainer.state.log_history if "loss" in row]
 
 
 LAUNCH = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m")
@@ -61,18 +66,16 @@ def test_weights_after_training_are_those_of_trl(name: str, kind: Any, start: st
     """By AdamW, over several steps; test_parity.py has all of TRL's losses."""
     theirs = train(start, tmp_path, kind, epsilon=TIGHT["low"], epsilon_high=TIGHT["high"])
     ours = train(start, tmp_path, objective=method(name, clip=TIGHT))
-    clipped = [row["policygrain/clip_fraction_high"] for row in ours.state.log_history if "loss" in row]
+    clipped = [row["policygrain/clip_fraction_high"] for row in logged(ours)]
     assert clipped[0] == clipped[2] == 0 and max(clipped) > 0, "every second step is off-policy"
-    start_weights = torch.cat([p.detach().flatten() for p in load_model(start)[0].parameters()])
-    assert (weights(ours) - start_weights).abs().max() > 1e-3
-    torch.testing.assert_close(weights(ours), weights(theirs), rtol=1e-4, atol=1e-5)
+    assert (weights(ours.model) - weights(load_model(start)[0])).abs().max() > 1e-3
+    torch.testing.assert_close(weights(ours.model), weights(theirs.model), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:.*sampler:UserWarning")
 def test_tepos_mask_is_measured(start: str, tmp_path: Path) -> None:
     """On-policy no entropy has fallen; in the second update of the same rollouts some have."""
-    trainer = train(start, tmp_path, objective="tepo")
-    rows = [row for row in trainer.state.log_history if "loss" in row]
+    rows = logged(train(start, tmp_path, objective="tepo"))
     shares = [row["policygrain/mask_share"] for row in rows]
     assert shares[1] > 0.05 and shares[3] > 0.05
     assert rows[1]["policygrain/penalty"] > 0 and "policygrain/mask_signal_covariance" not in rows[1]
@@ -80,8 +83,7 @@ def test_tepos_mask_is_measured(start: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["clip_cov", "kl_cov"])
 def test_a_batch_that_is_the_whole_step_has_its_statistics(name: str, start: str, tmp_path: Path) -> None:
-    trainer = train(start, tmp_path, objective=name, max_steps=2)
-    rows = [row for row in trainer.state.log_history if "loss" in row]
+    rows = logged(train(start, tmp_path, objective=name, max_steps=2))
     assert len(rows) == 2 and "policygrain/micro_batch_statistics" not in rows[0]
 
 
@@ -112,65 +114,52 @@ def test_a_mean_over_prompts_counts_the_tokens_of_each_prompt(start: str, tmp_pa
         assert counted == mask[groups == group].sum() > 0
 
 
+class WithTools(PolicyGrainTrainer):
+    """Every third token is tool output, which divides a response into turns."""
+
+    seen: ClassVar[list[Any]] = []
+
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        output = super()._generate_and_score_completions(inputs)
+        mask = output["completion_mask"]
+        output["tool_mask"] = (torch.arange(mask.shape[1]) % 3 != 1).to(mask.dtype).expand_as(mask).clone()
+        return output
+
+    def _compute_loss(self, model: Any, inputs: Any) -> torch.Tensor:
+        self.seen.append((inputs["completion_mask"] * inputs["tool_mask"], self._step_totals()))
+        return super()._compute_loss(model, inputs)
+
+
+TURNS = method("turn_ratio", clip=TIGHT, aggregation="turn_mean_token_mean")
+DIVIDED: list[tuple[Any, Any]] = [
+    (method("tepo", clip=TIGHT), PolicyGrainTrainer),
+    (method("dr_grpo", clip=TIGHT), PolicyGrainTrainer),
+    (method("gepo"), PolicyGrainTrainer),
+    (TURNS, WithTools),
+]
+
+
 @pytest.mark.filterwarnings("ignore:.*sampler:UserWarning")
-@pytest.mark.parametrize("name", ["tepo", "dr_grpo", "gepo"])
-def test_accumulation_does_not_change_the_gradient(name: str, start: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("objective", "kind"), DIVIDED, ids=["tepo", "dr_grpo", "gepo", "turns"])
+def test_accumulation_does_not_change_the_gradient(objective: Any, kind: Any, start: str, tmp_path: Path) -> None:
     """One step of 8 responses in 1, 2 and 4 micro-batches. Plain SGD: the weights show the gradient itself."""
-    scale = {"scale_rewards": "none"} if name == "dr_grpo" else {}
+    settings = {"optim": "sgd", "max_grad_norm": 0.0, "max_steps": 2, "learning_rate": 1.0}
+    settings |= {"scale_rewards": "none"} if objective.name == "dr_grpo" else {}
     found = []
     for parts in (1, 2, 4):
         division = {"per_device_train_batch_size": 8 // parts, "gradient_accumulation_steps": parts}
-        trainer = train(
-            start,
-            tmp_path,
-            objective=method(name) if name == "gepo" else method(name, clip=TIGHT),
-            optim="sgd",
-            max_grad_norm=0.0,
-            max_steps=2,
-            learning_rate=1.0,
-            **division,
-            **scale,
-        )
-        found.append((weights(trainer), [r for r in trainer.state.log_history if "loss" in r]))
-    before = torch.cat([p.detach().flatten() for p in load_model(start)[0].parameters()])
-    assert (found[0][0] - before).abs().max() > 1e-3, "there is a gradient to compare"
+        trainer = train(start, tmp_path, kind, objective=objective, **division, **settings)
+        found.append((weights(trainer.model), logged(trainer)))
+    assert (found[0][0] - weights(load_model(start)[0])).abs().max() > 1e-3, "there is a gradient to compare"
     for other, rows in found[1:]:
         torch.testing.assert_close(other, found[0][0], rtol=1e-4, atol=1e-6)
         for row, alone in zip(rows, found[0][1], strict=True):
             ours = {key: value for key, value in row.items() if key.startswith("policygrain/")}
             assert ours == pytest.approx({key: alone[key] for key in ours}, rel=1e-3, abs=1e-5)
-
-
-TURNS = method("turn_ratio", clip=TIGHT, aggregation="turn_mean_token_mean")
-
-
-def test_turns_are_what_tool_output_divides(start: str, tmp_path: Path) -> None:
-    """With tool output at every third token: the gradient of the loss over turns, however the step is divided."""
-
-    class WithTools(PolicyGrainTrainer):
-        seen: ClassVar[list[Any]] = []
-
-        def _generate_and_score_completions(self, inputs: Any) -> Any:
-            output = super()._generate_and_score_completions(inputs)
-            mask = output["completion_mask"]
-            output["tool_mask"] = (torch.arange(mask.shape[1]) % 3 != 1).to(mask.dtype).expand_as(mask).clone()
-            return output
-
-        def _compute_loss(self, model: Any, inputs: Any) -> torch.Tensor:
-            self.seen.append((inputs["completion_mask"] * inputs["tool_mask"], self._step_totals()))
-            return super()._compute_loss(model, inputs)
-
-    found = []
-    for parts in (1, 4):
-        division = {"per_device_train_batch_size": 8 // parts, "gradient_accumulation_steps": parts}
-        sgd = {"optim": "sgd", "max_grad_norm": 0.0, "learning_rate": 1.0}
-        found.append(weights(train(start, tmp_path, WithTools, objective=TURNS, max_steps=2, **sgd, **division)))
-    mask, totals = WithTools.seen[0]
-    runs = sum(len("".join(map(str, row)).replace("0", " ").split()) for row in mask.long().tolist())
-    assert totals.n_turns == runs > 8
-    before = torch.cat([p.detach().flatten() for p in load_model(start)[0].parameters()])
-    assert (found[0] - before).abs().max() > 1e-3, "there is a gradient to compare"
-    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-6)
+    if kind is WithTools:
+        mask, totals = WithTools.seen[0]
+        runs = sum(len("".join(map(str, row)).replace("0", " ").split()) for row in mask.long().tolist())
+        assert totals.n_turns == runs > 8
 
 
 def test_two_processes_have_the_gradient_of_one(start: str, tmp_path: Path) -> None:
@@ -256,8 +245,8 @@ def test_a_sampler_that_has_no_effect_is_said(tmp_path: Path, monkeypatch: pytes
 
 def test_the_example_of_the_page_trains(start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it is printed, but for the model, the size of the run and the CPU."""
-    page = (Path(__file__).parents[2] / "docs" / "integrations" / "trl.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    page = (Path(__file__).parents[2] / "docs" / "your-trainer.md").read_text()
+    (code,) = [code for code in re.findall(r"```python\n(.*?)```", page, re.S) if "GRPOConfig(" in code]
     small = {key: value for key, value in SETTINGS.items() if key != "num_iterations"} | {"max_steps": 2}
     code = code.replace('"Qwen/Qwen2.5-0.5B-Instruct"', repr(start)).replace("GRPOConfig(", f"GRPOConfig(**{small!r}, ")
     monkeypatch.chdir(tmp_path)

@@ -29,8 +29,7 @@ from policygrain.objective.penalty import Kl  # noqa: E402
 from ..support.batches import random_fields  # noqa: E402
 from ..support.files import load_script  # noqa: E402
 from ..support.trainer_losses import verl_config, verl_step  # noqa: E402
-
-LENGTHS = [12, 5, 9, 1, 7, 3, 12, 8, 2, 11, 4, 6, 10, 1, 9, 5]
+from .whole_step import SIXTEEN, loss_and_gradient  # noqa: E402
 
 
 def config_of(
@@ -39,12 +38,18 @@ def config_of(
     return verl_config(mode, loss_agg_mode=aggregation, clip_ratio_low=low, clip_ratio_high=high, **more)
 
 
+def python(code: str, **variables: object) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {name: str(value) for name, value in variables.items()}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+
+
 def test_every_method_is_a_policy_loss_and_says_so() -> None:
     for name in method_names():
         assert callable(get_policy_loss_fn(PREFIX + name))
     code = "import logging; logging.basicConfig(level=logging.INFO); import verl"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "PolicyGrain: registered" in done.stderr and "policygrain.tepo," in done.stderr
+    said = python(code).stderr
+    assert "PolicyGrain: registered" in said and "policygrain.tepo," in said
 
 
 def peer(name: str, mode: str, aggregation: str = "token-mean", **config: Any) -> tuple[Any, str, ActorConfig]:
@@ -77,23 +82,21 @@ def test_loss_and_gradient_are_those_of_verl(name: str, micro: int, ranks: int) 
     if name == "gmpo" and micro * ranks > 1:
         return
     ours, mode, config = PEERS[name]
-    fields = random_fields(LENGTHS, 3, 1.5 if name == "tepo_v1" else 0.5)
+    fields = random_fields(SIXTEEN, 3, 1.5 if name == "tepo_v1" else 0.5)
     fields |= {key: fields[key].clamp(max=-0.01) for key in ("log_probs", "old_log_probs")}  # of probabilities
     expected = verl_step(mode, config, fields, micro, ranks)
-    log_probs = fields["log_probs"].clone().requires_grad_()
-    out = ours.loss(TokenBatch(**{k: v for k, v in fields.items() if k != "max_length"} | {"log_probs": log_probs}))
-    found = [(float(out.loss.detach()), torch.autograd.grad(out.loss, log_probs)[0])]
+    found = [loss_and_gradient(ours, fields)]
     if ours == method(name):
         found.append(verl_step(PREFIX + name, config_of(PREFIX + name), fields, micro, ranks))
     for loss, gradient in found:
-        assert name.startswith("dppo") or loss == pytest.approx(expected[0], rel=1e-6)
+        assert name.startswith("dppo") or float(loss) == pytest.approx(expected[0], rel=1e-6)
         torch.testing.assert_close(gradient, expected[1], rtol=1e-6, atol=1e-9)
-    assert name == "sapo" or out.metrics["clip_fraction_high"] > 0
+    assert name == "sapo" or ours.loss(TokenBatch(**fields)).metrics["clip_fraction_high"] > 0
 
 
 def test_the_covariance_methods_have_verls_gradient() -> None:
     """Of a whole mini-batch, with a share of tokens that leaves nothing to chance. verl drops what is detached here."""
-    fields = random_fields(LENGTHS, 3, 0.5)
+    fields = random_fields(SIXTEEN, 3, 0.5)
     of_verl = {
         "clip_cov": {"clip_cov_ratio": 1.0, "clip_cov_lb": 0.05, "clip_cov_ub": 5.0},
         "kl_cov": {"kl_cov_ratio": 0.2, "ppo_kl_coef": 0.5},
@@ -102,12 +105,9 @@ def test_the_covariance_methods_have_verls_gradient() -> None:
         "clip_cov": method("clip_cov", clip={"fraction": 1.0, "cov_low": 0.05}),
         "kl_cov": method("kl_cov", penalties=[{"name": "kl_cov", "fraction": 0.2, "coefficient": 0.5}]),
     }
-    known = {key: value for key, value in fields.items() if key != "max_length"}
     for name, settings in of_verl.items():
         _, expected = verl_step(name, config_of(name, policy_loss=settings), fields)
-        log_probs = fields["log_probs"].clone().requires_grad_()
-        loss = ours[name].loss(TokenBatch(**known | {"log_probs": log_probs})).loss
-        gradient = torch.autograd.grad(loss, log_probs)[0]
+        _, gradient = loss_and_gradient(ours[name], fields)
         torch.testing.assert_close(gradient, expected, rtol=1e-9, atol=1e-12)
         plain = verl_step("vanilla", config_of("vanilla"), fields)[1]
         assert not torch.allclose(gradient, plain), "some tokens are treated differently"
@@ -115,7 +115,7 @@ def test_the_covariance_methods_have_verls_gradient() -> None:
 
 @pytest.mark.parametrize("name", ["mpo", "turn_ratio", "prefix_is", "reinforce", "mpo_joint", "gmpo", "luspo", "vespo"])
 def test_methods_that_verl_lacks_do_not_depend_on_the_division(name: str) -> None:
-    fields = random_fields(LENGTHS, 4, 0.3)
+    fields = random_fields(SIXTEEN, 4, 0.3)
     whole = verl_step(PREFIX + name, config_of(PREFIX + name), fields, 1, 1)
     for micro, ranks in ((2, 1), (4, 1), (2, 2), (1, 4), (4, 4)):
         found = verl_step(PREFIX + name, config_of(PREFIX + name), fields, micro, ranks)
@@ -160,7 +160,7 @@ def data_of(fields: dict[str, Any], with_old_entropy: bool = True) -> tuple[dict
 
 
 def test_verls_own_ppo_loss_runs_with_it() -> None:
-    fields = random_fields(LENGTHS, 5, 0.3)
+    fields = random_fields(SIXTEEN, 5, 0.3)
     output, data = data_of(fields)
     ours, metrics = ppo_loss(config_of("policygrain.dapo"), {"log_probs": output["log_probs"]}, data)
     theirs, _ = ppo_loss(config_of("vanilla", high=0.28), {"log_probs": output["log_probs"]}, data)
@@ -170,7 +170,7 @@ def test_verls_own_ppo_loss_runs_with_it() -> None:
 
 @pytest.mark.filterwarnings("ignore:tepo:UserWarning")
 def test_tepos_mask_goes_by_covariance_or_is_measured_with_the_wrapper(caplog: pytest.LogCaptureFixture) -> None:
-    fields = random_fields(LENGTHS, 6, 0.3)
+    fields = random_fields(SIXTEEN, 6, 0.3)
     output, data = data_of(fields)
     config = config_of("policygrain.tepo", calculate_entropy=True)
     by_covariance, metrics = ppo_loss(config, output, data)
@@ -179,10 +179,9 @@ def test_tepos_mask_goes_by_covariance_or_is_measured_with_the_wrapper(caplog: p
     assert "with_entropies" in caplog.text
     measured, metrics = with_entropies(ppo_loss)(config, output, data)
     assert "policygrain/mask_signal_covariance" not in metrics
-    known = {key: value for key, value in fields.items() if key != "max_length"}
-    assert float(measured) == pytest.approx(float(method("tepo").loss(TokenBatch(**known)).loss), rel=1e-12)
-    without = {key: value for key, value in known.items() if "entropy" not in key}
-    assert float(by_covariance) == pytest.approx(float(method("tepo").loss(TokenBatch(**without)).loss), rel=1e-12)
+    assert float(measured) == pytest.approx(float(loss_and_gradient("tepo", fields)[0]), rel=1e-12)
+    without = {key: value for key, value in fields.items() if "entropy" not in key}
+    assert float(by_covariance) == pytest.approx(float(loss_and_gradient("tepo", without)[0]), rel=1e-12)
     assert float(measured) != pytest.approx(float(by_covariance), rel=1e-3)
     for output_, data_, says in (
         ({"log_probs": output["log_probs"]}, data, "calculate_entropy=true"),
@@ -198,7 +197,7 @@ def test_rollout_correction_has_verls_weights(grain: Any, outside: Any) -> None:
     """verl zeroes padding, where the weights here are 1 and mean nothing; "low_upper" masks outside of both."""
     from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_weights
 
-    fields = random_fields(LENGTHS, 7, 0.4)
+    fields = random_fields(SIXTEEN, 7, 0.4)
     old, mask = fields["old_log_probs"], fields["mask"]
     engine = fields["log_probs"]
     threshold = "0.5_1.5" if outside == "mask" else 1.5
@@ -215,7 +214,7 @@ def test_kl_estimators_have_verls_value_and_gradient(estimator: Any) -> None:
     """Where verl's bounds of 10 and e²⁰ are not reached."""
     from verl.trainer.ppo.core_algos import kl_penalty
 
-    fields = random_fields(LENGTHS, 3, 0.4)
+    fields = random_fields(SIXTEEN, 3, 0.4)
     found = []
     for ours in (True, False):
         log_probs = fields["log_probs"].clone().requires_grad_()
@@ -239,7 +238,7 @@ def test_with_the_patch_verl_hands_over_entropies_itself(tmp_path: Path, root: P
     patch = root / "docs/verl-entropies.patch"
     subprocess.run(["git", "apply", "--unidiff-zero", str(patch)], cwd=tmp_path, check=True)
     patched = load_script(file)
-    fields = random_fields(LENGTHS, 6, 0.3)
+    fields = random_fields(SIXTEEN, 6, 0.3)
     output, data = data_of(fields)
     config = config_of("policygrain.tepo", calculate_entropy=True)
     measured, metrics = patched.ppo_loss(config, output, data)
@@ -279,14 +278,9 @@ def test_own_methods_come_from_a_file(tmp_path: Path) -> None:
         "import verl; from verl.trainer.ppo.core_algos import get_policy_loss_fn as get\n"
         "print(get('policygrain.narrow').args[0].clip)"
     )
-    environment = os.environ | {"POLICYGRAIN_METHODS": str(file)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-    assert "low=0.003, high=0.004" in done.stdout
+    assert "low=0.003, high=0.004" in python(code, POLICYGRAIN_METHODS=file).stdout
     file.write_text("narrow: {base: tpeo}\n")
-    done = subprocess.run(
-        [sys.executable, "-c", "import verl"], capture_output=True, text=True, check=True, env=environment
-    )
-    assert "no policy loss was registered" in done.stderr and "'tepo'" in done.stderr
+    assert "'tepo'" in python("import verl", POLICYGRAIN_METHODS=file).stderr
 
 
 def test_it_is_itself_the_step_where_verl_gives_no_totals() -> None:
@@ -294,5 +288,4 @@ def test_it_is_itself_the_step_where_verl_gives_no_totals() -> None:
     advantages = fields["advantages"].unsqueeze(1).expand_as(fields["log_probs"])
     mask = fields["mask"].bool()
     loss, _ = policy_loss(method("gspo"), fields["old_log_probs"], fields["log_probs"], advantages, mask)
-    known = {key: value for key, value in fields.items() if key != "max_length"}
-    assert float(loss) == pytest.approx(float(method("gspo").loss(TokenBatch(**known)).loss), rel=1e-12)
+    assert float(loss) == pytest.approx(float(loss_and_gradient("gspo", fields)[0]), rel=1e-12)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from policygrain import Method, TokenBatch, method
+from policygrain import Method, method
 
 pytest.importorskip("verl", reason="verl is not installed here; `make test-peers` has an environment with it")
 
@@ -28,8 +28,8 @@ from policygrain.integrations.verl import PREFIX, policy_loss
 
 from ..support.batches import random_fields
 from .test_verl import config_of, data_of
+from .whole_step import SIXTEEN, loss_and_gradient
 
-LENGTHS = [12, 5, 9, 1, 7, 3, 12, 8, 2, 11, 4, 6, 10, 1, 9, 5]
 GROUPS = torch.tensor([7, 7, 7, 7, 2, 2, 2, 2, 5, 5, 5, 5, 0, 0, 0, 0])
 METHODS = {
     "gepo": method("gepo"),
@@ -126,7 +126,7 @@ def gradient_in_verl(
 
 @pytest.fixture
 def fields() -> dict[str, Any]:
-    made = random_fields(LENGTHS, 3, 0.3)
+    made = random_fields(SIXTEEN, 3, 0.3)
     kept = ("log_probs", "old_log_probs", "advantages", "mask", "entropy", "old_entropy")
     return {key: made[key] for key in kept} | {"groups": GROUPS}
 
@@ -143,10 +143,7 @@ def registered() -> Iterator[None]:
 
 
 def expected(objective: Method, fields: dict[str, Any]) -> torch.Tensor:
-    log_probs = fields["log_probs"].clone().requires_grad_()
-    known = {key: value for key, value in fields.items() if "entropy" not in key}
-    loss = objective.loss(TokenBatch(**known | {"log_probs": log_probs})).loss
-    return torch.autograd.grad(loss, log_probs)[0]
+    return loss_and_gradient(objective, {key: x for key, x in fields.items() if "entropy" not in key})[1]
 
 
 WHOLE = list(range(16))
@@ -178,9 +175,8 @@ def test_whole_groups_in_a_mini_batch_are_its_prompts(
     found = gradient_in_verl(name, fields, steps, 2, monkeypatch)
     for rows in (torch.arange(8), torch.arange(8, 16)):
         part = {key: value[rows] for key, value in fields.items()}
-        if (
-            METHODS[name].aggregation.name == "seq_mean_token_mean"
-        ):  # verl's number of responses has those without tokens
+        # verl's number of responses has those without tokens.
+        if METHODS[name].aggregation.name == "seq_mean_token_mean":
             found[rows] *= 8 / float((part["mask"].sum(1) > 0).sum())
         torch.testing.assert_close(found[rows], expected(METHODS[name], part), rtol=1e-12, atol=1e-14)
 

@@ -9,11 +9,11 @@ import pytest
 
 from policygrain.errors import UserError
 from policygrain.study import Study
-from policygrain.study.runs import run_matrix
 from policygrain.trainers import check, verl_config
 from policygrain.trainers.check import TRAINERS, check_features, check_trainers, lacking
 
 from ..support.small import small_study, train_small
+from .one_arm import arm_of
 
 # Feature → a method on top of GRPO, and other sections, that need it. verl lacks all of them.
 ASKS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -35,14 +35,11 @@ ASKS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "adapters": ({}, {"model": {"lora": {"rank": 4}}}),
     "updates that do not divide": ({}, {"training": {"prompts_per_step": 5}}),
 }
-HAVE = {
-    "parts by turns": (),
-    "multi-token prediction heads": ("policygrain",),
-}  # the trainers that have one; else BUT_VERL
+HAVE = {"parts by turns": (), "multi-token prediction heads": ("policygrain",)}  # the trainers, where not BUT_VERL
 BUT_VERL = ("policygrain", "trl")
 
 
-def study_of(method: dict[str, Any], sections: dict[str, Any], trainer: str, **training: Any) -> Study:
+def study_of(trainer: str, method: dict[str, Any], sections: dict[str, Any], **training: Any) -> Study:
     return small_study(
         methods={"mine": {"base": "grpo", **method}},
         experiments={"headline": {"methods": ["mine"]}},
@@ -50,15 +47,20 @@ def study_of(method: dict[str, Any], sections: dict[str, Any], trainer: str, **t
     )
 
 
+def plain(trainer: str, **training: Any) -> Study:
+    return study_of(trainer, {}, {}, **training)
+
+
+def lacks(trainer: str, study: Study) -> list[str]:
+    return lacking(trainer, study, arm_of(study))
+
+
 @pytest.mark.parametrize("feature", ASKS)
 def test_a_trainer_refuses_what_it_lacks(feature: str) -> None:
     for trainer in TRAINERS:
-        study = study_of(*ASKS[feature], trainer)
-        (arm,) = run_matrix(study).arms.values()
-        lacks = [text for text in lacking(trainer, study, arm) if text.startswith(feature)]
-        assert bool(lacks) == (trainer not in HAVE.get(feature, BUT_VERL)), trainer
-    plain = study_of({}, {}, "verl")
-    assert lacking("verl", plain, next(iter(run_matrix(plain).arms.values()))) == []
+        found = [text for text in lacks(trainer, study_of(trainer, *ASKS[feature])) if text.startswith(feature)]
+        assert bool(found) == (trainer not in HAVE.get(feature, BUT_VERL)), trainer
+    assert lacks("verl", plain("verl")) == []
 
 
 @pytest.mark.parametrize(
@@ -73,28 +75,21 @@ def test_a_trainer_refuses_what_it_lacks(feature: str) -> None:
     ],
 )
 def test_turns_are_refused_by_every_part_that_reads_them(parts: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=r"policygrain lacks features that mine needs: parts by turns .*one turn"):
-        check_trainers(study_of(parts, {}, "policygrain"))
+    with pytest.raises(UserError, match=r"that mine needs: parts by turns .*Leave them out"):
+        check_trainers(study_of("policygrain", parts, {}))
 
 
 def test_the_message_names_a_trainer_that_has_all() -> None:
-    heads = study_of({"base": "mpo_heads"}, {"training": {"off_policy_steps": 1}}, "verl")
-    (arm,) = run_matrix(heads).arms.values()
-    with pytest.raises(
-        UserError, match=r"multi-token prediction heads.*; older rollouts.*\. Set it to policygrain, or"
-    ):
-        check_features(heads, arm, "verl")
-    nobody = study_of(*ASKS["parts by turns"], "policygrain")
-    (arm,) = run_matrix(nobody).arms.values()
-    with pytest.raises(UserError, match=r"a response of a study is one turn.*\. Leave them out"):
-        check_features(nobody, arm, "policygrain")
+    heads = study_of("verl", {"base": "mpo_heads"}, {"training": {"off_policy_steps": 1}})
+    with pytest.raises(UserError, match=r"multi-token prediction heads.*; older rollouts.*Set it to policygrain"):
+        check_features(heads, arm_of(heads), "verl")
 
 
 @pytest.mark.parametrize(
     ("training", "message"),
     [
-        ({"trl": {"learning_rate": 1.0}}, r"training\.trl\.learning_rate: is not passed on to TRL: the study decides"),
-        ({"trl": {"epsilon": 0.1}}, r"training\.trl\.epsilon: is not passed on to TRL: the study decides"),
+        ({"trl": {"learning_rate": 1.0}}, r"training\.trl\.learning_rate: is not passed on"),
+        ({"trl": {"epsilon": 0.1}}, r"training\.trl\.epsilon: is not passed on"),
         ({"trl": {"vllm_mode": "server"}}, r"training\.trl\.vllm_mode: the study's engine samples"),
         ({"trl": {"fdsp": "full_shard"}}, r"training\.trl\.fdsp: is not passed on.* 'fsdp'"),
         ({"trl": {"deepspeed": {"zero_optimization": {"stage": 3}}}}, "ZeRO stage 3"),
@@ -102,17 +97,14 @@ def test_the_message_names_a_trainer_that_has_all() -> None:
         ({"trainer": "policygrain", "trl": {"fsdp": True}}, "only trainer: trl reads it"),
         ({"trainer": "verl", "verl": {"trainer": {"save_freq": 1}}}, r"training\.verl\.trainer\.save_freq: the study"),
         ({"trainer": "verl", "verl": {"trainer": {"nnodes": 2}}}, r"training\.verl\.trainer\.nnodes: the SLURM job"),
-        (
-            {"trainer": "verl", "verl": {"data": {"seed": {"a": 1}}}},
-            r"training\.verl\.data\.seed\.a: the study decides",
-        ),
+        ({"trainer": "verl", "verl": {"data": {"seed": {"a": 1}}}}, r"training\.verl\.data\.seed\.a: the study"),
     ],
 )
 def test_keys_that_the_study_decides_or_that_cannot_work_are_refused_before_anything_is_spent(
     training: dict[str, Any], message: str, made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(check, "verl_version", lambda: "0.9.1")
-    refused = study_of({}, {}, **({"trainer": "trl"} | training))
+    refused = plain(**({"trainer": "trl"} | training))
     with pytest.raises(UserError, match=message):
         check_trainers(refused)
     with pytest.raises(UserError, match=message):
@@ -122,8 +114,8 @@ def test_keys_that_the_study_decides_or_that_cannot_work_are_refused_before_anyt
 
 def test_other_keys_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "verl_version", lambda: "0.9.1")
-    check_trainers(study_of({}, {}, "trl", trl={"fsdp": True, "ddp_timeout": 60, "dataloader_num_workers": 0}))
-    check_trainers(study_of({}, {}, "verl", verl={"trainer": {"n_gpus_per_node": 4}}))
+    check_trainers(plain("trl", trl={"fsdp": True, "ddp_timeout": 60, "dataloader_num_workers": 0}))
+    check_trainers(plain("verl", verl={"trainer": {"n_gpus_per_node": 4}}))
 
 
 def test_the_loop_is_one_process(made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,21 +125,23 @@ def test_the_loop_is_one_process(made: tuple[Path, Path], tmp_path: Path, monkey
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(("version", "message"), [("1.3.0", "trl 1.3.0 is installed"), (None, "is not installed")])
+@pytest.mark.parametrize(
+    ("trainer", "version", "message"),
+    [
+        ("trl", "1.3.0", "trl 1.3.0 is installed.*run `make setup`"),
+        ("trl", None, "is not installed.*run `make setup`"),
+        ("verl", None, "verl is not installed; run `make setup-verl`"),
+    ],
+)
 def test_a_trainer_that_is_missing_or_of_another_release_is_named(
-    version: str | None, message: str, monkeypatch: pytest.MonkeyPatch
+    trainer: str, version: str | None, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def installed(name: str) -> str:
         if version is None:
             raise check.PackageNotFoundError(name)
         return version
 
-    monkeypatch.setattr(check, "version", installed)
-    with pytest.raises(UserError, match=rf"training\.trainer: .*{message}.*run `make setup`"):
-        check_trainers(study_of({}, {}, "trl"))
-
-
-def test_a_missing_environment_of_verl_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(verl_config.PYTHON, "nowhere")
-    with pytest.raises(UserError, match=r"training\.trainer: verl is not installed; run `make setup-verl`"):
-        check_trainers(study_of({}, {}, "verl"))
+    monkeypatch.setattr(check, "version", installed)
+    with pytest.raises(UserError, match=rf"training\.trainer: .*{message}"):
+        check_trainers(plain(trainer))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,20 +31,6 @@ A, B = small_study(), small_study(training={"updates_per_batch": 3})
 def products(run: Path) -> dict[str, bytes]:
     """Every file that belongs to a run and not to the folder."""
     return {name: data for path in RunFolder(run).products for name, data in snapshot(path).items()}
-
-
-def test_a_changed_custom_function_trains_again(
-    made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    study = small_study(methods={"grpo": {"ratio": "changing_parts:ratio", "clip": None}})
-    keys = []
-    for code in ("batch.log_ratio", "0.5 * batch.log_ratio"):
-        (tmp_path / "changing_parts.py").write_text(f"def ratio(batch):\n    return {code}\n")
-        monkeypatch.delitem(sys.modules, "changing_parts", raising=False)  # as in another process
-        keys.append(run_config(RunFolder(train_small(study, tmp_path / "run", *made))).key)
-    assert [path.name for path in (tmp_path / "run").glob("superseded-*")] == [f"superseded-{keys[0]}-1"]
-    assert keys[0] != keys[1]
 
 
 @pytest.fixture(scope="module")
@@ -115,14 +102,9 @@ def test_a_run_killed_at_any_file_operation_ends_like_any_other(
         run = Path(shutil.copytree(after_aba, tmp_path / f"run{calls}"))
         with monkeypatch.context() as patch:
             done = kill_after(calls, patch)
-            try:
+            with contextlib.suppress(Killed):
                 train_small(B, run, *made)
-            except Killed:
-                ended = False
-            else:
-                ended = True
-        if ended:
-            break
+                break
         train_small(B, run, *made)
         assert_same_end(run, fresh)
         (aside,) = run.glob(f"superseded-{run_config(RunFolder(after_aba)).key}-2")
@@ -215,11 +197,11 @@ def test_a_damaged_final_model_is_trained_again_from_a_checkpoint_that_was_kept(
     run, update, calls = Path(shutil.copytree(undeleted, tmp_path / "run")), loop.update, []
     DAMAGE[how](run / "model")
 
-    def dying(*arguments: object) -> dict[str, float]:
+    def dying(*arguments: Any) -> dict[str, float]:
         calls.append(1)
         if len(calls) == 1:
             raise Killed
-        return update(*arguments)  # type: ignore[arg-type]
+        return update(*arguments)
 
     monkeypatch.setattr(loop, "update", dying)
     with pytest.raises(Killed):
@@ -245,10 +227,6 @@ def test_a_damaged_final_model_is_not_evaluated(made: tuple[Path, Path], fresh: 
 
 
 def test_a_model_folder_that_cannot_be_read_is_one_message(made: tuple[Path, Path], tmp_path: Path) -> None:
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "config.json").write_text("{}")
-    with pytest.raises(UserError, match="broken' cannot be loaded"):
-        train_small(A, tmp_path / "run", made[0], tmp_path / "broken")
     torn = Path(shutil.copytree(made[1], tmp_path / "torn"))
     weights = torn / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])

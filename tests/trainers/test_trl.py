@@ -6,7 +6,6 @@ import importlib.util
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -76,18 +75,15 @@ def test_a_run_by_trl_is_the_run_of_the_loop_but_for_rounding(
     one = train_small(study(method, "policygrain", **training), tmp_path / "loop", *made)
     other = train_small(study(method, **training), tmp_path / "trl", *made)
     same_samples = assert_same_run(one, other)
-    summaries = [run_summary(RunFolder(run)) for run in (one, other)]
-    assert [s.environment.engine for s in summaries] == ["policygrain", "trl"]
-    assert summaries[0].key != summaries[1].key, "the trainer belongs to a run's fingerprint"
-    assert summaries[1].environment.versions["trl"]
+    loop, trl = (run_summary(RunFolder(run)) for run in (one, other))
+    assert (loop.environment.engine, trl.environment.engine) == ("policygrain", "trl") and loop.key != trl.key
     before, weights, same = (
         load_model(str(folder))[0].state_dict() for folder in (made[1], one / "model", other / "model")
     )
     learned = sum((weights[k] - before[k]).square().sum() for k in before).sqrt()
     assert not same_samples or sum((weights[k] - same[k]).square().sum() for k in before).sqrt() < 1e-3 * learned
     if method == "few_groups":
-        made_updates, steps = summaries[1].final.updates, summaries[1].final.steps
-        assert made_updates < steps * 8, "no batch lacked groups, so no optimizer step was left out"
+        assert trl.final.updates < trl.final.steps * 8, "no batch lacked groups, so no optimizer step was left out"
 
 
 @pytest.fixture(scope="module")
@@ -103,8 +99,7 @@ def test_a_run_that_is_stopped_after_each_step_ends_byte_for_byte(
     for session, step in enumerate((1, 2, 2, 3, 4)):
         with pytest.raises(Stopped, match=f"stopped by the time limit after step {step} of 4, and saved"):
             train_small(changed, run, *made, stop=Stop(deadline=0.0))
-        status = run_status(RunFolder(run))
-        assert status is not None and status.status == "KILLED"
+        assert run_status(RunFolder(run)).status == "KILLED"
         assert not list((run / "checkpoints").glob(".step/*"))
         assert (session == 2) == ("step00002: skipped" in capsys.readouterr().err)
         if session == 1:
@@ -123,6 +118,11 @@ def command(folder: Path, made: tuple[Path, Path], run: str, method: str = "tepo
     return ["train", *(str(x) for name, path in paths.items() for x in (f"--{name}", path))]
 
 
+def start(*arguments: str, launcher: Sequence[str] = ()) -> subprocess.Popen[str]:
+    started = [sys.executable, *launcher, "-m", "policygrain.cli", *arguments]
+    return subprocess.Popen(started, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
 def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + TIMEOUT
     while not path.exists() and process.poll() is None and time.monotonic() < deadline:
@@ -132,7 +132,7 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
 
 def test_a_killed_run_ends_byte_for_byte(made: tuple[Path, Path], whole: Path, tmp_path: Path) -> None:
     arguments = command(tmp_path, made, "run", **CHANGED)
-    process = subprocess.Popen([sys.executable, "-m", "policygrain.cli", *arguments], stderr=subprocess.PIPE, text=True)
+    process = start(*arguments)
     wait_for(tmp_path / "run" / "checkpoints" / "step00001", process)
     process.kill()
     _, printed = process.communicate(timeout=TIMEOUT)
@@ -141,26 +141,17 @@ def test_a_killed_run_ends_byte_for_byte(made: tuple[Path, Path], whole: Path, t
     assert_same_end(tmp_path / "run", whole)
 
 
-def torchrun(arguments: Sequence[str]) -> subprocess.Popen[str]:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port = listening.getsockname()[1]
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port", str(port)]
-    return subprocess.Popen(
-        [*launcher, "-m", "policygrain.cli", *arguments], stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-
-
 def test_two_processes_sample_and_train_as_one_does(made: tuple[Path, Path], whole: Path, tmp_path: Path) -> None:
     """SIGTERM after the first step stops both; the same command goes on."""
     arguments = command(tmp_path, made, "two", **CHANGED)
-    process = torchrun(arguments)
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    process = start(*arguments, launcher=torchrun)
     try:
         wait_for(tmp_path / "two" / "checkpoints" / "step00001", process)
         process.send_signal(signal.SIGTERM)
         _, printed = process.communicate(timeout=TIMEOUT)
         assert process.returncode and printed.count("stopped by SIGTERM after step") == 2, printed[-3000:]
-        process = torchrun(arguments)
+        process = start(*arguments, launcher=torchrun)
         _, printed = process.communicate(timeout=TIMEOUT)
         assert process.returncode == 0, printed[-3000:]
     finally:

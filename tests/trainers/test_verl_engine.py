@@ -100,8 +100,7 @@ def study(**training: object) -> Study:
 def test_a_killed_attempt_is_resumed_and_its_log_is_continued(verl: Verl) -> None:
     with pytest.raises(UserError, match=r"exit code -9; the same command resumes from verl's checkpoint of step 2"):
         verl.train("killed after 3")
-    status = run_status(RunFolder(verl.run))
-    assert status is not None and status.status == "FAILED"
+    assert run_status(RunFolder(verl.run)).status == "FAILED"
     config = verl.run / "verl" / "verl.yaml"
     exported = config.read_text()
     config.write_text(exported.replace("lr: ", "lr: 1"))

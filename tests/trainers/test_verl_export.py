@@ -21,7 +21,6 @@ from policygrain.paths import DataFolder
 from policygrain.provenance import seed_of
 from policygrain.study import Study
 from policygrain.study.comparable import different_parts
-from policygrain.study.runs import Arm, run_matrix
 from policygrain.study.schema import Training
 from policygrain.text import flat
 from policygrain.train.rollouts import PromptStream
@@ -31,6 +30,7 @@ from policygrain.trainers.verl_export import config, differences, export, traini
 from ..support.files import load_script, write_lines
 from ..support.scripted import Scripted
 from ..support.small import small_study
+from .one_arm import arm_of
 
 PROBLEMS = [{"id": str(i), "problem": f"what is {i} + 1?", "answer": str(i + 1)} for i in range(4)]
 
@@ -40,11 +40,6 @@ def study_of(method: str = "tepo_v1", methods: dict[str, Any] | None = None, **t
     prompt = {"template": "{problem} box it.", "chat": True, "system": "be brief."}
     experiments = {"headline": {"methods": [method]}}
     return small_study(training=settings, prompt=prompt, experiments=experiments, methods=methods or {})
-
-
-def arm_of(study: Study) -> Arm:
-    (arm,) = run_matrix(study).arms.values()
-    return arm
 
 
 def exported(study: Study, folder: Path, start: Path) -> Path:

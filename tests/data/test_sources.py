@@ -46,18 +46,6 @@ def test_sources_are_looked_for_in_the_folder_of_the_environment(
     check_sources(study)
 
 
-def test_problems_of_a_benchmark_have_ids_of_their_own(tmp_path: Path) -> None:
-    """Two problems would have one score. Training problems may share ids, such as those of two files."""
-    for name, ids in (("twice", ["a", "b", "a"]), ("once", ["a", "b", "c"])):
-        rows = [{"id": i, "problem": f"{n}+1", "answer": f"{n + 1}"} for n, i in enumerate(ids)]
-        write_lines(tmp_path / f"{name}.jsonl", rows)
-    prepare(study_with(["twice.jsonl"], [{"name": "b", "source": "once.jsonl"}], tmp_path), DataFolder(tmp_path / "x"))
-    with pytest.raises(UserError, match=r"twice\.jsonl: 2 problems have the id 'a'"):
-        prepare(
-            study_with(["once.jsonl"], [{"name": "b", "source": "twice.jsonl"}], tmp_path), DataFolder(tmp_path / "y")
-        )
-
-
 def test_registered_sets_in_a_study(benchmarks_folder: Path, tmp_path: Path) -> None:
     names = ["minerva", "olympiadbench", "amc23", "omni_math_rule"]
     benchmarks: list[dict[str, object]] = [{"name": name, "source": name} for name in names]
@@ -86,7 +74,7 @@ def test_synthetic_splits_are_not_compared(tmp_path: Path) -> None:
 
 def test_contamination_of_files_is_written_with_the_data(tmp_path: Path) -> None:
     texts = [f"How many ways are there to place {i} rooks on a board of side {i * i} apart?" for i in range(40)]
-    write_lines(tmp_path / "train.jsonl", [{"problem": text, "answer": "1"} for text in texts])
+    write_lines(tmp_path / "train.jsonl", [{"id": "same", "problem": text, "answer": "1"} for text in texts])
     new = "Name the smallest prime that has seven digits, all of them odd."
     asked = {"seen": texts[3].upper(), "new": new}
     write_lines(tmp_path / "test.jsonl", [{"id": i, "problem": text, "answer": "1"} for i, text in asked.items()])

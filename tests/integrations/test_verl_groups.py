@@ -41,27 +41,18 @@ METHODS = {
 class Engine:
     """The calls of verl's training engine, for log-probabilities that are parameters; no step is taken."""
 
+    lr_scheduler_step = staticmethod(lambda: 0.0)
+    train_mode = staticmethod(lambda **_: nullcontext())
+    is_mp_src_rank_with_outputs = staticmethod(lambda: False)
+    get_data_parallel_rank = staticmethod(lambda: 0)
+    get_data_parallel_group = staticmethod(lambda: None)
+
     def __init__(self, fields: dict[str, Any], ranks: int, totals: list[dict[str, int]]) -> None:
         self.fields = fields | {"log_probs": fields["log_probs"].clone().requires_grad_()}
         self.ranks, self.totals = ranks, iter(totals)
 
-    def lr_scheduler_step(self) -> float:
-        return 0.0
-
-    def train_mode(self, **_: Any) -> Any:
-        return nullcontext()
-
-    def is_mp_src_rank_with_outputs(self) -> bool:
-        return False
-
     def get_data_parallel_size(self) -> int:
         return self.ranks
-
-    def get_data_parallel_rank(self) -> int:
-        return 0
-
-    def get_data_parallel_group(self) -> None:
-        return None
 
     def train_batch(self, data: Any, loss_function: Callable[..., Any]) -> None:
         tensordict_utils.assign_non_tensor(data, dp_size=self.ranks, **next(self.totals))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,6 +18,7 @@ from policygrain.grading.code import program_of
 from policygrain.grading.sandbox import isolation
 
 from ..support.problem_sets import CODE
+from . import read
 
 TESTS = "def check(candidate):\n    assert candidate(2) == 4\n    assert candidate([1]) == [1, 1]\n"
 DOUBLE = Options(
@@ -26,8 +26,9 @@ DOUBLE = Options(
 )
 RIGHT, WRONG = "def double(x):\n    return 2 * x\n", "def double(x): return x + 1"
 # Fields: kind, name, response, allowed outcomes, and tests where they are not those of DOUBLE. Kinds: right;
-# wrong; unusual, where tests that the program fails end in an unusual way; caught, where they catch what it raises.
-CASES = [json.loads(line) for line in Path(__file__).with_name("programs.jsonl").read_text().splitlines()]
+# wrong; unusual, where tests that the program fails end in an unusual way; caught, where they catch what it raises;
+# never, where they do not call it, with a pattern of what is said.
+CASES = read("programs.jsonl")
 
 
 @pytest.fixture(scope="module")
@@ -74,18 +75,10 @@ def test_what_tests_change_does_not_reach_those_of_another_program(grader: CodeG
     assert grader.grade([""] * 6, [RIGHT] * 6, Options(tests=tests, entry_point="double")) == ["correct"] * 6
 
 
-@pytest.mark.parametrize(
-    ("tests", "says"),
-    [
-        ("METADATA = {}", "its tests never call `double`"),
-        ("def test_double(): assert double(2) == 4", "its tests never call `double`.*are not run"),
-        ("\nimport no_such_module", r"its tests fail \(line 2: ModuleNotFoundError.*\) before they call `double`"),
-        ("x = (", r"its tests fail \(SyntaxError.*<tests>.*\) before they call `double`"),
-    ],
-)
-def test_tests_that_do_not_call_the_function_are_no_grade(tests: str, says: str, grader: CodeGrader) -> None:
-    wrong = Options(tests=tests, entry_point="double")
-    with pytest.raises(UserError, match=f"q-2: {says}"):
+@pytest.mark.parametrize("case", named("never"))
+def test_tests_that_do_not_call_the_function_are_no_grade(case: dict[str, Any], grader: CodeGrader) -> None:
+    wrong = Options(tests=case["tests"], entry_point="double")
+    with pytest.raises(UserError, match=f"q-2: {case['says']}"):
         grader.grade([""] * 2, [RIGHT] * 2, [DOUBLE, wrong], ["q-1", "q-2"])
 
 

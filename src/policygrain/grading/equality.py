@@ -102,6 +102,3 @@ def matched(golds: list[Any], answers: list[Any], same: Callable[[Any, Any], boo
             return False
         del remaining[place]
     return not remaining
-
-
-# ---- equations, inequalities and sets -------------------------------------------------------------------------------

@@ -37,17 +37,11 @@ class Box(NamedTuple):
     end: int
 
 
-def boxed(text: str) -> str | None:
-    r"""The content of the last `\boxed{…}` or `\boxed 5`, or None if there is none or it is not closed."""
-    boxes = all_boxes(text)
-    if not boxes:
-        return None
-    last = max(boxes)
-    return text[last.begin : last.end]
+def boxed(text: str, list_answer: bool = False) -> str | None:
+    r"""The content of the last `\boxed{…}` or `\boxed 5`, or None if there is none or it is not closed.
 
-
-def joined_boxes(text: str, in_brackets: bool = False) -> str | None:
-    r"""Like ``boxed``, with the boxes adjacent to it; ``in_brackets``: only in `(\boxed{1}, \boxed{2})`, else None."""
+    With ``list_answer``, and in `(\boxed{1}, \boxed{2})`, together with the boxes adjacent to it.
+    """
     found: list[Box] = []
     for box in sorted(all_boxes(text), reverse=True):
         if found and box.end >= found[0].start:
@@ -55,10 +49,13 @@ def joined_boxes(text: str, in_brackets: bool = False) -> str | None:
         if found and not _BETWEEN.fullmatch(text, box.end + 1, found[0].start):
             break
         found.insert(0, box)
-    around = text[found[0].start - 1] + text[found[-1].end + 1 : found[-1].end + 2] if len(found) > 1 else ""
-    if not found or (in_brackets and around != "()"):
+    if not found:
         return None
-    return ", ".join(text[box.begin : box.end] for box in found)
+    contents = [text[box.begin : box.end] for box in found]
+    if list_answer:
+        return ", ".join(contents)
+    is_pair = len(found) > 1 and text[found[0].start - 1] + text[found[-1].end + 1 : found[-1].end + 2] == "()"
+    return f"({', '.join(contents)})" if is_pair else contents[-1]
 
 
 def all_boxes(text: str) -> list[Box]:
@@ -78,18 +75,13 @@ def all_boxes(text: str) -> list[Box]:
     return boxes if max(boxes, default=(-1,)) > max(filter(None, stack), default=(-1,)) else []
 
 
-def _from_boxes(text: str, list_answer: bool) -> str | None:
-    pair = None if list_answer else joined_boxes(text, in_brackets=True)
-    return f"({pair})" if pair else joined_boxes(text) if list_answer else boxed(text)
-
-
 def _from_answer_line(text: str, list_answer: bool) -> str | None:
     """DAPO's reward (verl's `math_dapo`): the last line `Answer: …` within the last 300 characters."""
     lines = _ANSWER_LINE.findall(EMPHASIS.sub(r"\2", text[-300:]))
     if not lines:
         return None
     line = lines[-1].strip()
-    content = _from_boxes(line, list_answer)
+    content = boxed(line, list_answer)
     if content is None:
         formulas = _FORMULA.findall(line)
         content = formulas[0] if len(formulas) == 1 else line
@@ -99,7 +91,7 @@ def _from_answer_line(text: str, list_answer: bool) -> str | None:
 def _from_answer_tag(text: str, list_answer: bool) -> str | None:
     """The content of the last `<answer>…</answer>`; a box in it counts alone."""
     content = text.rpartition("</answer>")[0].rpartition("<answer>")[2].strip() if "<answer>" in text else ""
-    return _from_boxes(content, list_answer) or content or None
+    return boxed(content, list_answer) or content or None
 
 
 def _from_qwen_math(text: str, list_answer: bool) -> str | None:
@@ -131,7 +123,7 @@ def _qwen_box(rest: str) -> str:
 
 
 PROTOCOLS: dict[str, Callable[[str, bool], str | None]] = {
-    "boxed": _from_boxes,
+    "boxed": boxed,
     "answer_line": _from_answer_line,
     # The rest of the last line with `####`, as in GSM8K's solutions.
     "hashes": lambda text, _: text.rpartition("####")[2].partition("\n")[0].strip() or None if "####" in text else None,

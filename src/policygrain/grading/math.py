@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import threading
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import cast
 
 from ..errors import UserError
 from ..text import shortened, some
-from .extraction import check_protocol, extract, joined_boxes
+from .extraction import boxed, check_protocol, extract
 from .grader import DEFAULT, UNREADABLE_GOLD, Grader, Item, Options, Outcome, items_of
 from .notation import compact, is_list
 from .numeric import agree, depth, parse_number
@@ -41,7 +40,6 @@ class MathGrader(Grader):
         protocol = "" if extraction == "boxed" else f", {extraction}"
         self.name = f"math-6 (math-verify {version('math-verify')}, {seconds:g} s{protocol})"
         self.pool = Pool(workers or default_workers(), seconds, memory)
-        self._lock = threading.Lock()  # the pool serves one call at a time
 
     def grade_items(self, items: Sequence[Item]) -> list[Outcome]:
         """One outcome per response. UserError as ``compare_items``."""
@@ -70,11 +68,10 @@ class MathGrader(Grader):
     def try_compare(self, items: Sequence[Item]) -> list[str]:
         """Like ``compare_items``, with UNREADABLE_GOLD as the outcome of items whose gold answer cannot be read."""
         tasks = [(without_box(gold), without_box(answer), options) for gold, answer, options, _ in items]
-        with self._lock:
-            outcomes = {task: grade_directly(*task) for task in dict.fromkeys(tasks)}
-            remaining = [task for task, outcome in outcomes.items() if outcome is None]
-            outcomes |= zip(remaining, self.pool.run(remaining), strict=True)
-            return [cast("str", outcomes[task]) for task in tasks]
+        outcomes = {task: grade_directly(*task) for task in dict.fromkeys(tasks)}
+        remaining = [task for task, outcome in outcomes.items() if outcome is None]
+        outcomes |= zip(remaining, self.pool.run(remaining), strict=True)
+        return [cast("str", outcomes[task]) for task in tasks]
 
     def check_golds(self, golds: Sequence[str], ids: Sequence[str], options: Options = DEFAULT) -> None:
         """UserError, which names them, for gold answers that are not readable or not graded equal to themselves."""
@@ -89,15 +86,14 @@ class MathGrader(Grader):
             return []
         golds = [without_box(gold) for gold in golds]
         distinct = [g for g in dict.fromkeys(golds) if not g.isdecimal() and not _too_large(g)]
-        with self._lock:
-            # Not by grade_directly, which accepts equal texts without parsing them.
-            outcomes = dict(zip(distinct, self.pool.run([(g, g, options) for g in distinct]), strict=True))
+        # Not by grade_directly, which accepts equal texts without parsing them.
+        outcomes = dict(zip(distinct, self.pool.run([(g, g, options) for g in distinct]), strict=True))
         return [i for i, g in enumerate(golds) if _too_large(g) or outcomes.get(g, "correct") != "correct"]
 
 
 def without_box(answer: str) -> str:
     """An answer without its box, if it has one."""
-    content = joined_boxes(answer)
+    content = boxed(answer, list_answer=True)
     return answer if content is None else content
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ..errors import UserError
-from .sandbox_inside import NOBODY, decode, encode
+from .sandbox_inside import decode, encode
 
 INSIDE = Path(__file__).with_name("sandbox_inside.py")
 LONGEST_REPLY = 1 << 25  # bytes of one return value; the longest in the published sets has 12.4 million
@@ -23,23 +23,13 @@ LONGEST_REPLY = 1 << 25  # bytes of one return value; the longest in the publish
 OUT_OF_TIME = (128 + signal.SIGXCPU, 128 + signal.SIGKILL, 128 + signal.SIGALRM)
 
 
-def bwrap() -> str:
-    """Path of the `bwrap` command: on PATH, or next to this interpreter (conda). OSError if there is none."""
-    folders = [os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)]
-    if (path := shutil.which("bwrap", path=os.pathsep.join(folders))) is None:
-        raise OSError("the command bwrap is not installed")
-    return path
-
-
 @functools.cache
 def arguments() -> list[str]:
     """The arguments of bubblewrap: its isolation, the folders that an interpreter needs, and the interpreter."""
-    apart = [f"--unshare-{kind}" for kind in ("cgroup-try", "ipc", "net", "pid", "uts")]
-    found = ["--die-with-parent", "--cap-drop", "ALL", *apart]
-    if os.getuid() == 0:  # the program becomes nobody by itself: its folders may be readable for root alone
-        found += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
-    else:
-        found += ["--unshare-user", "--uid", str(NOBODY), "--gid", str(NOBODY)]
+    # As root, the program becomes nobody by itself: its folders may be readable for root alone.
+    as_root = os.getuid() == 0
+    found = ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"] if as_root else ["--unshare-user"]
+    found += [f"--unshare-{kind}" for kind in ("cgroup-try", "ipc", "net", "pid", "uts")]
     # Of an interpreter's prefix outside of any virtual environment, `bin` and `lib` alone.
     interpreter = Path(sys._base_executable).resolve()  # type: ignore[attr-defined]
     prefixes = [sys.base_prefix, str(interpreter.parent.parent)]
@@ -50,7 +40,8 @@ def arguments() -> list[str]:
         found += ["--ro-bind-try", path, path]
     # No mount is writable: files written there would not count as memory of the program.
     found += ["--dir", "/dev", "--dev-bind", os.devnull, os.devnull, "--remount-ro", "/", "--chdir", "/"]
-    return [*found, "--", str(interpreter), "-I", "-S", "-B", "-c", INSIDE.read_text(encoding="utf-8")]
+    program = [str(interpreter), "-I", "-S", "-B", "-c", INSIDE.read_text(encoding="utf-8")]
+    return ["--die-with-parent", "--cap-drop", "ALL", *found, "--", *program]
 
 
 @functools.cache
@@ -90,7 +81,10 @@ class Function:
         self.calls = 0
         self.failure: str | None = None
         options: Any = {**dict.fromkeys(["stdin", "stdout", "stderr"], subprocess.PIPE), "cwd": "/", "env": {}}
-        self._process = cast("Any", subprocess.Popen([bwrap(), *arguments()], **options, start_new_session=True))
+        folders = [os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)]  # the second: conda
+        if (bwrap := shutil.which("bwrap", path=os.pathsep.join(folders))) is None:
+            raise OSError("the command bwrap is not installed")
+        self._process = cast("Any", subprocess.Popen([bwrap, *arguments()], **options, start_new_session=True))
         if self._process.stdout.readline() != b"\n":
             raise OSError(self._process.communicate()[1].decode(errors="replace").strip() or "bubblewrap ended")
         with suppress(TimeLimit, MemoryError, RuntimeError):

@@ -38,7 +38,7 @@ def encode(value: Any) -> Any:
     if isinstance(value, (bytes, bytearray)):
         return {"bytes": value.hex()}
     if isinstance(value, complex):
-        return {"complex": [value.real, value.imag]}
+        return {"complex": str(complex(value))}
     if isinstance(value, range):
         return {"range": [value.start, value.stop, value.step]}
     if hasattr(value, "__next__"):
@@ -56,18 +56,9 @@ class Opaque:
         return self.is_true is True
 
 
-MAKE: dict[str, Callable[[Any], Any]] = {
-    "bytes": bytes.fromhex,
-    "complex": lambda parts: complex(*parts),
-    "dict": dict,
-    "frozenset": frozenset,
-    "int": lambda digits: int(digits, 16),
-    "iterator": iter,
-    "object": Opaque,
-    "range": lambda ends: range(*ends),
-    "set": set,
-    "tuple": tuple,
-}
+MAKE: dict[str, Callable[[Any], Any]] = {"tuple": tuple, "frozenset": frozenset, "set": set, "dict": dict}
+MAKE |= {"iterator": iter, "object": Opaque, "bytes": bytes.fromhex, "complex": complex}
+MAKE |= {"range": lambda ends: range(*ends), "int": lambda digits: int(digits, 16)}
 
 
 def decode(value: Any) -> Any:

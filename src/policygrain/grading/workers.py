@@ -11,6 +11,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from multiprocessing.context import ForkServerContext, ForkServerProcess
@@ -46,13 +47,15 @@ class Pool:
     def __init__(self, workers: int, seconds: float, memory: int, kind: str = "symbolic", fresh: bool = False) -> None:
         self.workers, self.seconds, self.memory, self.kind, self.fresh = workers, seconds, memory, kind, fresh
         self._pool: Any = None
+        self._lock = threading.Lock()  # while workers are started
 
     def run(self, tasks: Sequence[Task]) -> list[str]:
         """For each task an outcome, or UNREADABLE_GOLD. Raises UserError if workers cannot be kept running."""
         outcomes: dict[int, str] = {}
         for attempt in range(ATTEMPTS):
             try:
-                futures = {i: self._schedule(task) for i, task in enumerate(tasks) if i not in outcomes}
+                with self._lock:
+                    futures = {i: self._schedule(task) for i, task in enumerate(tasks) if i not in outcomes}
                 outcomes |= {i: outcome for i, future in futures.items() if (outcome := self._outcome(future))}
             except (OSError, EOFError, RuntimeError) as error:
                 self.close()
@@ -98,10 +101,10 @@ class Pool:
 
     def close(self) -> None:
         """End the workers."""
-        if self._pool is not None:
-            self._pool.stop()
-            self._pool.join()
-            self._pool = None
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.stop()
+            pool.join()
 
 
 class _Worker(ForkServerProcess):

@@ -1,0 +1,89 @@
+"""Answers that look right and are wrong, right ones that look different, and answers of public bug reports."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policygrain.data.registry import SETS
+from policygrain.grading import MathGrader, Options
+from policygrain.grading.extraction import boxed
+from policygrain.grading.grade_file import grade
+
+from . import read
+
+# Fields: kind, gold, answer, expected ("correct" or "wrong") and options. docs/grading.md explains the choices.
+ADVERSARIAL = read("adversarial.jsonl")
+# Fields: kind, gold, prediction or completion, expected (also an outcome), and perhaps extraction and problem.
+REPORTED = read("reported.jsonl")
+
+
+def options(case: dict[str, Any]) -> Options:
+    return Options(**{name: case[name] for name in case.keys() - {"kind", "gold", "answer", "expected"}})
+
+
+def test_there_are_enough_cases_and_none_twice() -> None:
+    assert len({(c["gold"], c["answer"], options(c)) for c in ADVERSARIAL}) == len(ADVERSARIAL)
+    assert sum(c["expected"] == "wrong" for c in ADVERSARIAL) >= 300
+
+
+@pytest.mark.parametrize("kind", sorted({c["kind"] for c in ADVERSARIAL}))
+def test_adversarial_answers(grader: MathGrader, kind: str) -> None:
+    cases = [c for c in ADVERSARIAL if c["kind"] == kind]
+    outcomes = grader.compare([c["gold"] for c in cases], [c["answer"] for c in cases], [options(c) for c in cases])
+    different = [
+        f"{c['gold']} <- {c['answer']!a}: {o}"
+        for c, o in zip(cases, outcomes, strict=True)
+        if (o == "correct") != (c["expected"] == "correct") or o in ("timeout", "error")
+    ]
+    assert not different
+
+
+@pytest.mark.parametrize("extraction", sorted({case.get("extraction", "boxed") for case in REPORTED}))
+def test_reported_answers(extraction: str, tmp_path: Path) -> None:
+    """All in one file for each protocol, as `policygrain grade` reads them."""
+    cases = [case for case in REPORTED if case.get("extraction", "boxed") == extraction]
+    file, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    file.write_text("".join(json.dumps(case) + "\n" for case in cases))
+    with MathGrader(workers=2, extraction=extraction) as opened:
+        grade(file, out, opened, Options())
+    allowed = {"wrong": {"incorrect", "unparsable", "unreadable_gold"}}
+    different = [row for row in read(out) if row["status"] not in allowed.get(row["expected"], {row["expected"]})]
+    assert not different
+
+
+# ---- agreement with other graders -----------------------------------------------------------------------------------
+
+FREE_TEXT = "the answer is in running text, without a box; only a box or a bare answer counts"
+# Cases whose label differs from our outcome, and why.
+DIFFERENT = {
+    "grader_cases_hendrycks-0001": "a list without brackets is a set here; the label is of a comparison of strings",
+    "grader_cases_hendrycks-0008": "the same",
+    **{f"grader_cases_lighteval-{i:04d}": FREE_TEXT for i in [*range(17), 19, 20, 21, 22]},
+}
+
+
+@pytest.mark.parametrize("name", ["gsm8k_examples", "grader_cases_hendrycks", "grader_cases_lighteval"])
+def test_agreement_with_graded_cases(grader: MathGrader, benchmarks_folder: Path, name: str) -> None:
+    file = benchmarks_folder.parent / "grader_cases" / f"{name}.jsonl"
+    if not file.exists():
+        pytest.skip(f"no graded cases: {file}")
+    rows = read(file)
+    outcomes = grader.compare([r["gold"] for r in rows], [boxed(r["prediction"]) or r["prediction"] for r in rows])
+    different = [r["id"] for r, o in zip(rows, outcomes, strict=True) if (o == "correct") != r["label"]]
+    if name == "gsm8k_examples":
+        assert len(different) <= 0.005 * len(rows)
+    else:
+        assert different == [id for id in DIFFERENT if id.startswith(name)]
+
+
+@pytest.mark.release
+def test_gold_answers_are_right(grader: MathGrader, benchmarks_folder: Path) -> None:
+    rows = [row for file in sorted(benchmarks_folder.glob("*.jsonl")) for row in read(file)]
+    golds = [row["answer"] for row in rows]
+    assert set(grader.compare(golds, [boxed(gold) or gold for gold in golds])) == {"correct"}
+    known = {i for of in SETS.values() for i in of.text}
+    assert {rows[i]["id"] for i in grader.unreadable_golds(golds)} <= known

@@ -25,41 +25,56 @@ SAMPLED = [*OPTIONS, "--samples", "2", "--temperature", "1", "--grader", "numeri
 def test_one_line_evaluates_a_model_and_another_one_joins_it(
     made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, model = tmp_path / "out", tmp_path / "first"
-    shutil.copytree(made[1], model)
+    out, model, other = tmp_path / "out", tmp_path / "first", tmp_path / "second"
+    for copy in (model, other):
+        shutil.copytree(made[1], copy)
     assert main(["evaluate-model", str(model), *SAMPLED, "--out", str(out)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in lines[3:]] == [["first", name] for name in ("average", "count", "largest")]
-    folder = StudyFolder(out).evaluation(f"{model.name}/seed0")
+    folder = StudyFolder(out).evaluation("first/seed0")
     found = model_evaluation(folder)
     assert [(r.benchmark, r.n, r.problems) for r in found.records] == [("count", 2, 5), ("largest", 2, 5)]
     stamp = folder.samples.stat().st_mtime_ns
-    other = tmp_path / "second"
-    shutil.copytree(model, other)
     assert main(["evaluate-model", str(model), f"copy={other}", *SAMPLED, "--out", str(out)]) == 0
     assert folder.samples.stat().st_mtime_ns == stamp, "it is not sampled again"
-    rows = [line.split(" | ") for line in (out / "leaderboard.md").read_text().splitlines()[2:]]
+    table = (out / "leaderboard.md").read_text()
+    rows = [line.split(" | ") for line in table.splitlines()[2:]]
     printed = capsys.readouterr().out
     assert len(rows) == 6 and all(cell.strip("| ") in printed for row in rows for cell in row)
     assert [row[1:] for row in rows[:3]] == [row[1:] for row in rows[3:]], "the same weights and seeds"
-    assert {row[0].strip("| ") for row in rows} == {model.name, "copy"}
+    assert {row[0].strip("| ") for row in rows} == {"first", "copy"}
+    # Another protocol does not overwrite the results.
+    assert main(["evaluate-model", str(model), *SAMPLED, "--samples", "3", "--out", str(out)]) == 2
+    assert "another protocol (evaluation.sampling.n differs)" in capsys.readouterr().err
+    assert (out / "leaderboard.md").read_text() == table
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("model", "arguments", "says"),
     [
-        (["--benchmarks", "cuont"], "'cuont' is neither a family .* Did you mean 'count'"),
-        (["--benchmarks", "count", "--samples", "4"], "--samples: several greedy responses are the same"),
-        (["--benchmarks", "count", "--size", "0"], r"evaluation\.benchmarks\.0\.size"),
-        (["--benchmarks", "count", "--prompt", "no place"], "prompt.template"),
-        (["--benchmarks", "count", "--chat"], "prompt.chat: the model's tokenizer has no chat template"),
+        ("START", ["--benchmarks", "cuont"], "'cuont' is neither a family .* Did you mean 'count'"),
+        ("START", ["--benchmarks", "count", "--samples", "4"], "--samples: several greedy responses are the same"),
+        ("START", ["--benchmarks", "count", "--size", "0"], r"evaluation\.benchmarks\.0\.size"),
+        ("START", ["--benchmarks", "count", "--prompt", "no place"], "prompt.template"),
+        ("START", ["--benchmarks", "count", "--chat"], "prompt.chat: the model's tokenizer has no chat template"),
+        ("empty", ["--benchmarks", "count"], "is not a model: it has no config.json"),
+        ("model.gguf", ["--benchmarks", "count"], "a GGUF file is not a model folder"),
+        ("no such/model", ["--benchmarks", "count"], "neither a folder nor a model that the hub provides"),
     ],
 )
 def test_what_cannot_be_asked_for_is_named(
-    arguments: list[str], says: str, made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model: str,
+    arguments: list[str],
+    says: str,
+    made: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    command = ["evaluate-model", str(made[1]), *arguments, "--engine", "transformers", "--grader", "numeric"]
-    assert main([*command, "--out", str(tmp_path / "out")]) == 2
+    monkeypatch.chdir(tmp_path)
+    Path("empty").mkdir()
+    command = ["evaluate-model", str(made[1]) if model == "START" else model, *arguments]
+    assert main([*command, "--engine", "transformers", "--grader", "numeric", "--out", "out"]) == 2
     assert re.search(says, capsys.readouterr().err)
 
 
@@ -80,17 +95,6 @@ def test_what_is_not_asked_for_is_as_registered(asked: dict[str, Any], found: tu
     assert (sampling.n, sampling.temperature, sampling.top_p) == found
 
 
-def test_another_protocol_does_not_overwrite_results(
-    made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "out"
-    assert main(["evaluate-model", str(made[1]), *SAMPLED, "--out", str(out)]) == 0
-    before = (out / "leaderboard.md").read_bytes()
-    assert main(["evaluate-model", str(made[1]), *SAMPLED, "--samples", "3", "--out", str(out)]) == 2
-    assert "another protocol (evaluation.sampling.n differs)" in capsys.readouterr().err
-    assert (out / "leaderboard.md").read_bytes() == before
-
-
 def test_another_protocol_and_what_is_no_study_are_named(tmp_path: Path) -> None:
     study, folder = study_of(EvaluationOptions(["count"]), "x", "start"), StudyFolder(tmp_path)
     claim(folder, study)
@@ -103,24 +107,9 @@ def test_another_protocol_and_what_is_no_study_are_named(tmp_path: Path) -> None
             claim(folder, study)
 
 
-def test_what_is_no_model_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "empty").mkdir()
-    for model, says in (
-        (str(tmp_path / "empty"), "is not a model: it has no config.json"),
-        (str(tmp_path / "model.gguf"), "a GGUF file is not a model folder"),
-        ("no such/model", "neither a folder nor a model that the hub provides"),
-    ):
-        assert main(["evaluate-model", model, *SAMPLED, "--out", str(tmp_path / "out")]) == 2
-        assert says in capsys.readouterr().err
-
-
 def test_names_of_models() -> None:
-    models = ["Qwen/Qwen2.5-1.5B", "results/laptop/runs/tepo/seed0/model", "mine=/some/where/else"]
-    assert named(models) == {
-        "Qwen2.5-1.5B": "Qwen/Qwen2.5-1.5B",
-        "seed0": "results/laptop/runs/tepo/seed0/model",
-        "mine": "/some/where/else",
-    }
+    models = {"Qwen2.5-1.5B": "Qwen/Qwen2.5-1.5B", "seed0": "results/laptop/runs/tepo/seed0/model"}
+    assert named([*models.values(), "mine=/some/where/else"]) == models | {"mine": "/some/where/else"}
 
 
 def test_the_table_by_hand(tmp_path: Path) -> None:

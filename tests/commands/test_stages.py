@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-import yaml
 
 from policygrain.cli import main
 from policygrain.files import read_json
@@ -13,58 +13,66 @@ from policygrain.paths import StudyFolder
 
 from ..support.small import SMALL, write_study
 
+UNTRAINED = {**SMALL["model"], "warm_start": {"steps": 0, "mixed_steps": 0}}
 
-def test_a_misspelt_arm_is_refused_before_a_start_model_is_trained(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+
+def configured(folder: Path, **changes: Any) -> list[str]:
+    return ["--config", str(write_study(folder / "study.yaml", {**SMALL, **changes}))]
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (["train", "--arm", "grp", "--seed", "0", "--run-dir", "run"], "Did you mean 'grpo'"),
+        (["train", "--seeds", "0", "1", "--run-dir", "run"], "--run-dir: is the folder of one run"),
+        (["start-model"], "data: has no problems yet; run `policygrain prepare` first"),
+        (["evaluate"], "data: has no problems yet; run `policygrain prepare` first"),
+        (["evaluate", "--shard", "01"], "--shard: there is no group '01'"),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_anything_is_computed(
+    command: list[str],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    config = write_study(tmp_path / "study.yaml", SMALL)
-    run = tmp_path / "run"
-    assert main(["train", "--config", str(config), "--arm", "grp", "--seed", "0", "--run-dir", str(run)]) == 2
+    monkeypatch.chdir(tmp_path)
+    assert main([*command, *configured(tmp_path), "--results", str(tmp_path)]) == 2
     error = capsys.readouterr().err
-    assert "'grp'" in error and "Did you mean 'grpo'" in error and "Traceback" not in error
-    assert not run.exists()
+    assert says in error and "Traceback" not in error and not (tmp_path / "run").exists()
 
 
 def test_a_start_model_without_a_tokenizer_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     start = tmp_path / "start"
-    config = write_study(tmp_path / "study.yaml", {**SMALL, "model": {"start": str(start)}})
     start.mkdir()
     (start / "config.json").write_text('{"model_type": "qwen2"}')
-    command = ["train", "--config", str(config), "--run-dir", str(tmp_path / "run")]
+    command = ["train", *configured(tmp_path, model={"start": str(start)}), "--run-dir", str(tmp_path / "run")]
     assert main([*command, "--arm", "grpo", "--seed", "0"]) == 2
     error = capsys.readouterr().err
     assert str(start) in error and "Traceback" not in error
 
 
 def test_a_start_model_is_made_again_when_training_problems_change(tmp_path: Path) -> None:
-    model = {**SMALL["model"], "warm_start": {"steps": 0, "mixed_steps": 0}}
-    study, start = tmp_path / "study.yaml", tmp_path / "start" / "seed0"
-
-    def make(name: str, seed: int) -> str:
-        study.write_text(yaml.safe_dump({**SMALL, "model": model, "data": {**SMALL["data"], "seed": seed}}))
-        options = ["--config", str(study), "--results", str(tmp_path)]
-        assert main(["prepare", *options]) == 0
+    start = tmp_path / "start" / "seed0"
+    made: dict[str, tuple[str, int]] = {}
+    for name, seed in (("first", 1), ("again", 1), ("changed", 2)):
+        options = [*configured(tmp_path, model=UNTRAINED, data={**SMALL["data"], "seed": seed})]
+        options += ["--results", str(tmp_path)]
         done = tmp_path / f"{name}.json"
-        assert main(["start-model", *options, "--done", str(done)]) == 0
+        assert main(["prepare", *options]) == 0 == main(["start-model", *options, "--done", str(done)])
         record = read_json(start / "start.json")
         assert read_json(done)["results"] == {"seed0": record["digest"]}
-        return str(record["settings"]["training_data"])
-
-    first = make("first", seed=1)
-    weights = (start / "model.safetensors").stat().st_mtime_ns
-    assert make("again", seed=1) == first
-    assert (start / "model.safetensors").stat().st_mtime_ns == weights, "it was up to date"
-    assert make("changed", seed=2) != first
-    assert (start / "model.safetensors").stat().st_mtime_ns != weights
+        made[name] = record["settings"]["training_data"], (start / "model.safetensors").stat().st_mtime_ns
+    assert made["again"] == made["first"], "it was up to date"
+    assert all(x != y for x, y in zip(made["changed"], made["first"], strict=True))
 
 
 def test_the_stages_of_a_study_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In results/NAME, where the next stage finds what the one before has made; a second time nothing changes."""
     monkeypatch.chdir(tmp_path)
-    warm_start = {"steps": 0, "mixed_steps": 0}
     training = {**SMALL["training"], "steps": 1, "validate_every": 1}
-    changes = {"model": {**SMALL["model"], "warm_start": warm_start}, "training": training}
-    config = ["--config", str(write_study(tmp_path / "study.yaml", {**SMALL, **changes}))]
+    config = configured(tmp_path, model=UNTRAINED, training=training)
     results = StudyFolder(Path("results") / SMALL["name"])
     for command in (["prepare"], ["start-model"], ["train", "--arm", "grpo"], ["evaluate", "--shard", "00"]):
         assert main([*command, *config]) == 0
@@ -75,14 +83,3 @@ def test_the_stages_of_a_study_by_hand(tmp_path: Path, monkeypatch: pytest.Monke
     before = run.metrics.read_bytes()
     assert main(["train", *config]) == 0 and main(["evaluate", *config]) == 0
     assert run.metrics.read_bytes() == before
-
-
-def test_options_that_contradict_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = ["--config", str(write_study(tmp_path / "study.yaml", SMALL)), "--results", str(tmp_path)]
-    assert main(["train", *config, "--seeds", "0", "1", "--run-dir", str(tmp_path / "run")]) == 2
-    assert "--run-dir: is the folder of one run" in capsys.readouterr().err
-    for command in ("start-model", "evaluate"):
-        assert main([command, *config]) == 2
-        assert "data: has no problems yet; run `policygrain prepare` first" in capsys.readouterr().err
-    assert main(["evaluate", *config, "--shard", "01"]) == 2
-    assert "--shard: there is no group '01'" in capsys.readouterr().err

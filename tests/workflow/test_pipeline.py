@@ -1,4 +1,4 @@
-"""The whole workflow with real jobs: the smoke study, twice; real problem sets; what runs again and what does not.
+"""The whole workflow with real jobs: the smoke study, twice; real problem sets; what is left of a killed call.
 
 The study is in a checkout whose folder has an odd name.
 """
@@ -19,13 +19,15 @@ from policygrain.figures.catalogue import draw
 from policygrain.files import read_json, read_json_lines
 from policygrain.paths import StudyFolder
 from policygrain.report.samples import EACH, SHOWN
-from policygrain.results import StudyResults, samples
+from policygrain.results import StudyResults, evaluated_samples, samples, start_model
 from policygrain.study import load_study
 from policygrain.study.fingerprint import Fingerprints
 from policygrain.study.runs import Run
 
+from ..support.mlflow_store import Store
 from ..support.small import assert_same_run, write_study
 from ..support.snakemake import TIMEOUT, copy_checkout, jobs, kill_when, planned, snakemake
+from ..workflow_kills import LEFT_OVER
 
 pytestmark = pytest.mark.slow
 
@@ -37,10 +39,7 @@ CHANGES: dict[str, Any] = {
     # Fewer processes, and none of them starts vLLM: the study of real sets does.
     "seeds_per_process": 2,
     "evaluation": {"engine": "transformers"},
-    "experiments": {
-        "headline": {"methods": ["grpo", "tepo"]},
-        "old_rollouts": {"methods": ["none", "token_clip"], "reference": "none", "vary": {"off_policy_steps": [1]}},
-    },
+    "experiments": {"headline": {"methods": ["grpo", "tepo"]}},
     "figures": ["dynamics"],  # the others are drawn from its records, without a process for each
 }
 
@@ -69,21 +68,33 @@ def smoke(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert re.search(r" jobs done, \d+ running, \d+ waiting; .* so far", done.stderr)
     assert "rule train:" not in done.stderr and "The report is in results/smoke/report.html." in done.stderr
     assert not list(folder.rglob("x")), "no shell has run what is in the name"
+    assert not [path for path in checkout.joinpath("results").rglob("*") if LEFT_OVER.search(path.name)]
     return checkout
 
 
 def test_everything_is_there(smoke: Path, tmp_path: Path) -> None:
-    results = smoke / "results" / "smoke"
+    results = StudyResults(smoke / "results" / "smoke")
     for figure in load_study(smoke / "tests/support/every_stage.yaml").figures:
-        drawn = results / "figures" / figure
+        drawn = results.folder.figure(figure)
         if figure not in CHANGES["figures"]:
-            draw(figure, StudyResults(results), drawn := tmp_path / figure)
+            draw(figure, results, drawn := tmp_path / figure)
         assert drawn.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
         assert drawn.with_suffix(".png").stat().st_size > 10_000
-    assert "| TEPO |" in (results / "tables" / "results.md").read_text()
-    assert "running_total" in (results / "tables" / "results.csv").read_text()
-    assert StudyFolder(results).evaluation("tepo/seed1").samples.exists()
-    assert "AUC: mean validation accuracy" in (results / "tables" / "contrasts.md").read_text()
+    assert "| TEPO |" in results.folder.table("results", ".md").read_text()
+    assert "running_total" in results.folder.table("results", ".csv").read_text()
+    assert "AUC: mean validation accuracy" in results.folder.table("contrasts", ".md").read_text()
+
+
+def test_the_records_are_read_without_data_and_models(smoke: Path, tmp_path: Path) -> None:
+    ignored = shutil.ignore_patterns("model", "checkpoints", "data", "*.safetensors")
+    results = StudyResults(Path(shutil.copytree(smoke / "results" / "smoke", tmp_path / "copy", ignore=ignored)))
+    assert set(results.trained) == set(results.summaries) == set(results.matrix.runs)
+    assert results.steps.groupby("arm")["step"].max().unique().tolist() == [3]
+    assert results.tracking is not None and set(results.tracking.runs) == {run.name for run in results.matrix.runs}
+    assert start_model(results.folder.start(0)).seed == 0
+    for name, evaluation in results.model_evaluations.items():
+        for record in evaluation.records:
+            assert len(evaluated_samples(results.folder.evaluation(name), record)) == sum(record.outcomes.values())
 
 
 def test_a_second_time_there_is_nothing_to_do(smoke: Path, root: Path) -> None:
@@ -93,8 +104,7 @@ def test_a_second_time_there_is_nothing_to_do(smoke: Path, root: Path) -> None:
 def test_a_copy_without_metadata_and_with_other_times_is_finished_too(smoke: Path, root: Path, tmp_path: Path) -> None:
     """As `cp -r` or a checkout leaves it: what is older than what it was made from is up to date all the same."""
     shutil.copytree(smoke / "results", tmp_path / "results", copy_function=shutil.copy)
-    files = [path for path in (tmp_path / "results").rglob("*") if path.is_file()]
-    for path in files:
+    for path in (tmp_path / "results").rglob("*"):
         day = 86_400 * (1 + sum(path.name.encode()) % 100)
         os.utime(path, (day, day))
     assert planned(root, tmp_path, smoke / SMOKE, "all") == {}
@@ -106,27 +116,24 @@ def test_a_copy_without_metadata_and_with_other_times_is_finished_too(smoke: Pat
     assert (figures / "dynamics.png").read_bytes() == before
 
 
-def test_mlflow_mirrors_the_records(smoke: Path) -> None:
-    import mlflow
-
-    store = mlflow.MlflowClient(f"sqlite:///{smoke}/results/mlflow.db")
-    experiment = store.get_experiment_by_name("smoke")
-    assert experiment is not None
-    runs = {r.info.run_name: r for r in store.search_runs([experiment.experiment_id])}
-    assert {"grpo seed 0", "tepo seed 1", "figures and tables"} <= set(runs)
-    child = runs["tepo seed 1"]
+def test_mlflow_followed_the_runs_and_mirrors_the_records(smoke: Path) -> None:
+    store, folder = Store(f"sqlite:///{smoke}/results/mlflow.db", "smoke"), StudyFolder(smoke / "results" / "smoke")
+    assert {"grpo seed 0", "tepo seed 1", "figures and tables"} <= set(store.runs)
+    child = store.runs["tepo seed 1"]
     assert child.data.tags["arm"] == "tepo"
     assert child.data.params["method.ratio.name"] == "sequence" and child.data.params["training.steps"] == "3"
-    rows = read_json_lines(smoke / "results/smoke/runs/tepo/seed1/metrics.jsonl")
-    history = store.get_metric_history(child.info.run_id, "validation_accuracy")
+    rows = read_json_lines(folder.run("tepo", 1).metrics)
     truth = [(r["step"], r["validation_accuracy"]) for r in rows if "validation_accuracy" in r]
-    assert [(m.step, m.value) for m in history] == truth
-    table = read_json(Path(store.download_artifacts(child.info.run_id, "samples.json")))
+    assert store.curve("tepo seed 1", "validation_accuracy") == truth
+    table = read_json(Path(store.client.download_artifacts(child.info.run_id, "samples.json")))
     assert table["columns"] == SHOWN
     assert len(table["data"]) == 2 * EACH  # benchmarks
     assert '"table"' in child.data.tags["mlflow.loggedArtifacts"]
-    artifacts = store.list_artifacts(runs["figures and tables"].info.run_id, "figures")
+    artifacts = store.client.list_artifacts(store.runs["figures and tables"].info.run_id, "figures")
     assert "figures/dynamics.png" in [f.path for f in artifacts]
+    # Long before the last job, which mirrors the records.
+    began = store.client.get_experiment(store.experiment).creation_time / 1000
+    assert began < max(run.summary.stat().st_mtime for run in (folder.run("grpo", 1), folder.run("tepo", 1)))
 
 
 @pytest.fixture(scope="module")
@@ -135,10 +142,8 @@ def with_trl(smoke: Path, root: Path, tmp_path_factory: pytest.TempPathFactory) 
     folder = tmp_path_factory.mktemp("with_trl")
     shutil.copytree(smoke / "results", folder / "results")
     by_trl = {"by_trl": {"methods": ["tepo"], "vary": {"trainer": ["trl"]}}}
-    experiments = CHANGES["experiments"] | by_trl
-    write_study(
-        folder / SMOKE, {"base": str(root / "tests/support/every_stage.yaml"), **CHANGES, "experiments": experiments}
-    )
+    changes = {**CHANGES, "experiments": CHANGES["experiments"] | by_trl}
+    write_study(folder / SMOKE, {"base": str(root / "tests/support/every_stage.yaml"), **changes})
     assert jobs(snakemake(root, folder, folder / SMOKE, "--until", "train", "--", "all")) == {"train": 1}
     return folder
 
@@ -158,15 +163,15 @@ def test_two_calls_train_runs_with_identical_metrics(with_trl: Path, root: Path,
     """The second call is killed in the middle of a run by the loop, then of one by TRL, and repeated: it resumes."""
     results, study = with_trl / "results" / "smoke", with_trl / SMOKE
     markers = {arm: next((results / "done" / "train" / arm).iterdir()) for arm in ("tepo", BY_TRL)}
+    targets = {arm: str(marker.relative_to(with_trl)) for arm, marker in markers.items()}
     begun: dict[Path, bytes] = {}
-    for arm, marker in markers.items():
-        target = str(marker.relative_to(with_trl))
+    for arm, target in targets.items():
         saved = f"results/smoke/runs/{arm}/seed*/checkpoints/*"
         kill_when(lambda: any(tmp_path.glob(saved)), root, study, tmp_path, target)  # noqa: B023
         assert not (tmp_path / target).exists()
         begun |= {path: path.read_bytes() for path in tmp_path.glob(f"results/smoke/runs/{arm}/seed*/metrics.jsonl")}
     assert begun
-    snakemake(root, tmp_path, study, *(str(marker.relative_to(with_trl)) for marker in markers.values()))
+    snakemake(root, tmp_path, study, *targets.values())
     runs = sorted(tmp_path.glob("results/smoke/runs/*/seed*/metrics.jsonl"))
     assert len(runs) == 4
     for path in runs:

@@ -9,11 +9,11 @@ import pytest
 
 from policygrain.errors import UserError
 from policygrain.study import Study
+from policygrain.study.runs import Arm, run_matrix
 from policygrain.trainers import check, verl_config
 from policygrain.trainers.check import TRAINERS, check_features, check_trainers, lacking
 
 from ..support.small import small_study, train_small
-from .one_arm import arm_of
 
 # Feature → a method on top of GRPO, and other sections, that need it. verl lacks all of them.
 ASKS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -45,6 +45,11 @@ def study_of(trainer: str, method: dict[str, Any], sections: dict[str, Any], **t
         experiments={"headline": {"methods": ["mine"]}},
         **{**sections, "training": {"trainer": trainer, **sections.get("training", {}), **training}},
     )
+
+
+def arm_of(study: Study) -> Arm:
+    (arm,) = run_matrix(study).arms.values()
+    return arm
 
 
 def plain(trainer: str, **training: Any) -> Study:

@@ -30,7 +30,7 @@ from policygrain.trainers.verl_export import config, differences, export, traini
 from ..support.files import load_script, write_lines
 from ..support.scripted import Scripted
 from ..support.small import small_study
-from .one_arm import arm_of
+from .test_check import arm_of
 
 PROBLEMS = [{"id": str(i), "problem": f"what is {i} + 1?", "answer": str(i + 1)} for i in range(4)]
 

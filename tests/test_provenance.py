@@ -6,8 +6,6 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from policygrain.provenance import commit
 
 
@@ -16,27 +14,19 @@ def git(folder: Path, *arguments: str) -> str:
     return subprocess.run(["git", *who, *arguments], cwd=folder, capture_output=True, text=True, check=True).stdout
 
 
-@pytest.fixture
-def package(tmp_path: Path) -> Path:
-    """A package in a repository with one commit."""
-    found = tmp_path / "repository" / "src" / "package"
-    found.mkdir(parents=True)
-    (found / "__init__.py").write_text("one = 1\n")
-    git(found.parents[1], "init", "--quiet")
-    git(found, "add", ".")
-    git(found, "commit", "--quiet", "-m", "first")
-    return found
-
-
 def state(package: Path) -> str:
     commit.cache_clear()
     return commit(package)
 
 
-def test_a_commit_names_a_changed_tree(package: Path) -> None:
+def test_a_commit_names_a_changed_tree_and_an_installed_package_has_none(tmp_path: Path) -> None:
+    repository, package = tmp_path / "repository", tmp_path / "repository" / "src" / "package"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("one = 1\n")
+    for arguments in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "-m", "first"]):
+        git(repository, *arguments)
     head = git(package, "rev-parse", "HEAD").strip()
-    assert state(package) == head
-    (package.parents[1] / "notes.txt").write_text("beside the package")
+    (repository / "notes.txt").write_text("beside the package")
     assert state(package) == head
     (package / "new.py").write_text("")
     assert state(package) == f"{head}+", "a file that is imported and not in the repository"
@@ -45,9 +35,6 @@ def test_a_commit_names_a_changed_tree(package: Path) -> None:
     assert state(package) == f"{head}+"
     git(package, "checkout", "--quiet", ".")
     assert commit(package) == f"{head}+", "of the first call in a process"
-
-
-def test_an_installed_package_has_no_commit_though_it_lies_in_a_repository(package: Path) -> None:
-    installed = package.parents[1] / ".venv" / "lib" / "package"
+    installed = repository / ".venv" / "lib" / "package"
     shutil.copytree(package, installed)
-    assert state(installed) == "" == state(package.parents[2])
+    assert state(installed) == "" == state(tmp_path), "though it lies in a repository"

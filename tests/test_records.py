@@ -1,143 +1,161 @@
-"""Records: written and read back the same; anything else in their place is one message."""
+"""Records and JSON Lines: written and read back the same; anything else in their place is one message."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from policygrain import records
 from policygrain.errors import UserError
+from policygrain.files import json_lines
 from policygrain.records import (
     SCHEMA_VERSION,
     BenchmarkRecord,
     Done,
-    Record,
+    EvaluationFacts,
+    ModelEvaluation,
     RunConfig,
-    RunSummary,
+    RunInputs,
     read_record,
     write_record,
 )
+from policygrain.results import TRAIN, read_steps
+
+from .support.files import write_lines
 
 AGAIN = "Make it again."
-
-
-def subclasses(kind: type[BaseModel]) -> list[type[Any]]:
-    return [kind, *(deeper for child in kind.__subclasses__() for deeper in subclasses(child))]
-
-
-KINDS = [kind for kind in subclasses(Record) if kind is not Record]
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
-FLOATS = st.floats(allow_nan=False)
+NUMBERS = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    st.none() | st.booleans() | NUMBERS | TEXT,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
     max_leaves=5,
 )
+MAPPINGS = st.dictionaries(TEXT, JSON, max_size=3)
+CONFIGS = st.builds(
+    RunConfig,
+    key=TEXT,
+    arm=TEXT,
+    seed=st.integers(),
+    settings=MAPPINGS,
+    method=MAPPINGS,
+    training=MAPPINGS,
+    inputs=st.builds(RunInputs, start_model=TEXT, train=TEXT, validation=TEXT),
+)
+SCORES = st.lists(st.floats(0, 1) | st.sampled_from([float("inf"), -float("inf")]), min_size=1, max_size=3)
+BENCHMARK: dict[str, Any] = {"benchmark": "b", "n": 1, "accuracy": 0.5, "contaminated": [], "pass_at": {1: 0.5}}
+BENCHMARK |= {"majority": 0.5, "outcomes": {}, "tokens": 1, "truncated": 0.0}
 
 
-def values(annotation: Any) -> st.SearchStrategy[Any]:
-    """Values of the types that records are made of."""
-    if annotation is Any:
-        return JSON
-    if annotation in (str, int, float, bool, type(None)):
-        return {str: TEXT, int: st.integers(), float: FLOATS, bool: st.booleans(), type(None): st.none()}[annotation]
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return entries(annotation)
-    origin, inner = getattr(annotation, "__origin__", None), getattr(annotation, "__args__", ())
-    if origin is Literal:
-        return st.sampled_from(inner)
-    if origin is list:
-        return st.lists(values(inner[0]), max_size=3)
-    if origin is dict:
-        return st.dictionaries(values(inner[0]), values(inner[1]), max_size=3)
-    if origin is tuple:
-        return st.tuples(*map(values, inner))
-    return st.one_of(*map(values, inner))  # a union
+def benchmark(scores: list[float]) -> BenchmarkRecord:
+    return BenchmarkRecord(**BENCHMARK, problems=len(scores), per_problem=scores)
 
 
-def entries(kind: type[BaseModel]) -> st.SearchStrategy[Any]:
-    fields = {name: values(info.annotation) for name, info in kind.model_fields.items() if name != "schema_version"}
-    if kind is BenchmarkRecord:
-        scores = st.lists(FLOATS, min_size=1, max_size=3)
-        fields |= {"per_problem": scores, "problems": st.none()}
-        return st.fixed_dictionaries(fields).map(lambda d: kind(**{**d, "problems": len(d["per_problem"])}))
-    return st.builds(kind, **fields)
+EVALUATIONS = st.builds(
+    ModelEvaluation,
+    model=TEXT,
+    key=TEXT,
+    protocol=MAPPINGS,
+    facts=st.just(EvaluationFacts(seconds={}, hardware="", versions={})),
+    records=st.lists(SCORES.map(benchmark), max_size=2),
+)
 
 
-def test_every_record_is_tested() -> None:
-    assert {RunConfig, RunSummary, Done} <= set(KINDS)
-    assert {k for k in vars(records).values() if isinstance(k, type) and issubclass(k, Record)} - {Record} <= set(KINDS)
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_a_record_is_read_as_it_was_written(kind: type[Record], tmp_path_factory: pytest.TempPathFactory) -> None:
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(CONFIGS | EVALUATIONS)
+def test_a_record_is_read_as_it_was_written(tmp_path_factory: pytest.TempPathFactory, record: Any) -> None:
+    """Any text, any JSON inside it, and numbers that JSON lacks; the file is JSON for others too."""
     path = tmp_path_factory.mktemp("records") / "record.json"
+    write_record(path, record)
+    assert read_record(type(record), path, AGAIN) == record
+    json.loads(path.read_text(), parse_constant=pytest.fail)
 
-    @settings(deadline=None, derandomize=True, max_examples=25)
-    @given(entries(kind))
-    def round_trip(record: Record) -> None:
-        write_record(path, record)
-        assert read_record(kind, path, AGAIN) == record
-        json.loads(path.read_text(), parse_constant=pytest.fail)  # JSON for others too: no NaN, no Infinity
 
-    round_trip()
+NO_JSON = [b'{"step": 1', b'{"step": "\xff"}', b"[" * 100_000]
+NO_OBJECT = {b"7": "int", b"[]": "list", b"null": "NoneType", b'"text"': "str"}
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"7", "expected a JSON object, got int"),
-        (b"[]", "expected a JSON object, got list"),
-        (b"null", "expected a JSON object, got NoneType"),
-        (b'"text"', "expected a JSON object, got str"),
+        *((content, "not JSON") for content in (b"", b"\xff\xfe\x00", *NO_JSON)),
+        *((content, f"expected a JSON object, got {kind}") for content, kind in NO_OBJECT.items()),
         (b"{}", "written by an older version of policygrain (record schema 1, this version reads 2)"),
         (b'{"schema_version": 1, "key": "x"}', "written by an older version"),
         (b'{"schema_version": 99}', "written by a newer version of policygrain (record schema 99"),
         (b'{"schema_version": "x"}', "written by a newer version"),
         (b'{"schema_version": null}', "written by a newer version"),
-        (b'{"schema_version": 2, "unknown_key": 1}', "unknown_key: Extra inputs are not permitted"),
-        (b"", "not JSON"),
-        (b'{"schema_version": 2', "not JSON"),
-        (b"\xff\xfe\x00", "not JSON"),
-        (b'{"schema_version": 2, "a": "\xe4"}', "not JSON"),
-        (b"[" * 100_000, "not JSON"),
+        (b'{"schema_version": 2, "results": {}, "unknown_key": 1}', "unknown_key: Extra inputs are not permitted"),
+        (b'{"schema_version": 2, "results": {"grpo/seed0": 7}}', "results.grpo/seed0: Input should be a valid string"),
         (None, "cannot be read: No such file or directory"),
     ],
-    ids=str,
+    ids=lambda x: str(x)[:40],
 )
 def test_anything_else_is_one_message(content: bytes | None, message: str, tmp_path: Path) -> None:
-    """It names the file and what to do; of all kinds of records, which one function reads."""
+    """It names the file, the key and what to do."""
+    assert SCHEMA_VERSION == 2
     path = tmp_path / "record.json"
     if content is not None:
         path.write_bytes(content)
-    for kind in KINDS:
-        with pytest.raises(UserError) as raised:
-            read_record(kind, path, AGAIN)
-        said = str(raised.value)
-        assert said.startswith(f"{path}: ") and said.endswith(AGAIN)
-        assert message in said or ("unknown_key" in message and "Field required" in said)
-        assert len(said.splitlines()) == 1
+    with pytest.raises(UserError) as raised:
+        read_record(Done, path, AGAIN)
+    said = str(raised.value)
+    assert said.startswith(f"{path}: ") and message in said and said.endswith(AGAIN) and len(said.splitlines()) == 1
     with pytest.raises(UserError, match=r"cannot be read: Is a directory\. Make it again"):
         read_record(Done, tmp_path, AGAIN)
 
 
-def test_a_wrong_value_is_named_by_its_key(tmp_path: Path) -> None:
-    path = tmp_path / "done.json"
-    path.write_text(json.dumps({"schema_version": SCHEMA_VERSION, "results": {"grpo/seed0": 7}}))
-    with pytest.raises(UserError, match=r"done\.json: results\.grpo/seed0: Input should be a valid string\. Make"):
-        read_record(Done, path, AGAIN)
-
-
 def test_scores_are_as_many_as_problems() -> None:
-    fields: dict[str, Any] = {"benchmark": "b", "n": 1, "accuracy": 0.5, "contaminated": [], "pass_at": {1: 0.5}}
-    fields |= {"majority": 0.5, "outcomes": {}, "tokens": 1, "truncated": 0.0}
-    assert BenchmarkRecord(**fields, problems=2, per_problem=[0.0, 1.0]).problems == 2
     for problems, scores in ((3, [0.0, 1.0]), (0, [])):
         with pytest.raises(ValidationError, match=f"{len(scores)} scores for {problems} problems"):
-            BenchmarkRecord(**fields, problems=problems, per_problem=scores)
+            BenchmarkRecord(**BENCHMARK, problems=problems, per_problem=scores)
+
+
+# ---- JSON Lines -----------------------------------------------------------------------------------------------------
+
+
+def test_lines_have_their_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"a": "ä\\u2028"}\n\n{"b": 2}')  # a line may be empty, the last one may lack its end
+    assert list(json_lines(path)) == [(1, {"a": "ä\u2028"}), (3, {"b": 2})]
+    path.write_text("")
+    assert list(json_lines(path, TRAIN)) == [] == read_steps(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [*((line, "not JSON") for line in NO_JSON), (b"[1]", "expected a JSON object, got list"), (b"1", "got int")],
+    ids=lambda x: str(x)[:40],
+)
+def test_a_broken_line_is_named(line: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 0}\n' + line + b'\n{"step": 2}\n')
+    for read in (lambda: list(json_lines(path, TRAIN)), lambda: read_steps(path)):
+        with pytest.raises(UserError) as raised:
+            read()
+        said = str(raised.value)
+        assert said.startswith(f"{path}, line 2: ") and message in said and said.endswith(TRAIN)
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(st.lists(st.integers(0, 5) | st.sampled_from([None, "1"]), max_size=6))
+def test_steps_are_read_only_where_they_are_complete(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[Any]
+) -> None:
+    path = write_lines(tmp_path_factory.mktemp("lines") / "metrics.jsonl", [{"step": step} for step in steps])
+    wrong = next((n for n, step in enumerate(steps) if step != n), None)
+    if wrong is None:
+        assert [row["step"] for row in read_steps(path)] == steps
+        return
+    with pytest.raises(UserError) as raised:
+        read_steps(path)
+    place = f"{path}, line {wrong + 1}: expected step {wrong}, found {steps[wrong]!r}"
+    assert f"{place}: steps are missing or doubled" in str(raised.value)
+    path.unlink()
+    with pytest.raises(UserError, match=rf"metrics\.jsonl: cannot be read: No such file or directory\. {TRAIN}"):
+        read_steps(path)

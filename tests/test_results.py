@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from policygrain.errors import UserError
-from policygrain.files import json_lines
+from policygrain.files import read_json
+from policygrain.merging import merge
 from policygrain.records import write_record
-from policygrain.results import TRAIN, StudyResults, evaluated_samples, model_evaluation, read_steps, run_metrics
+from policygrain.results import StudyResults, evaluated_samples, model_evaluation, run_metrics
 from policygrain.study import Study, load_study
 from policygrain.study.runs import Run
 
@@ -30,11 +29,9 @@ def results(study: Study, tmp_path: Path) -> StudyResults:
     return StudyResults(make_up(study, tmp_path / "smoke", {"start": 0, "tepo": 9}))
 
 
-def with_changes(results: StudyResults, **sections: dict[str, Any]) -> StudyResults:
-    """The same results, read as those of a study with other keys."""
-    data = results.study.model_dump(mode="json")
-    for section, changes in sections.items():
-        data[section] = {**data[section], **changes}
+def again(results: StudyResults, **changes: Any) -> StudyResults:
+    """The same results, read anew as those of a study with other keys."""
+    data = merge(results.study.model_dump(mode="json"), changes)
     return StudyResults(results.folder.path, Study.model_validate(data, strict=False))
 
 
@@ -49,30 +46,25 @@ def test_the_study_is_the_one_in_the_folder(results: StudyResults, study: Study,
 
 
 def test_runs_of_other_settings_are_refused_by_the_keys_that_differ(results: StudyResults) -> None:
-    other = with_changes(results, training={"learning_rate": 0.5, "max_tokens": 25}, prompt={"template": "{problem}?"})
-    with pytest.raises(UserError) as raised:
+    other = again(results, training={"learning_rate": 0.5, "max_tokens": 25}, prompt={"template": "{problem}?"})
+    keys = r"\(prompt\.template, training\.learning_rate, training\.max_tokens differ\)"
+    with pytest.raises(UserError, match=f"{results.folder.run('grpo', 0).path}.*{keys}"):
         _ = other.steps
-    said = str(raised.value)
-    assert str(results.folder.run("grpo", 0).path) in said
-    assert "(prompt.template, training.learning_rate, training.max_tokens differ). Run `snakemake all`." in said
-    method = with_changes(results, methods={"tepo": {"clip": {"low": 0.1}}})
     with pytest.raises(UserError, match=r"runs/tepo/seed0: .*\(method differ\)"):
-        _ = method.summaries
+        _ = again(results, methods={"tepo": {"clip": {"low": 0.1}}}).summaries
 
 
 def test_runs_with_custom_functions_are_read_where_these_are_missing(results: StudyResults) -> None:
     folder = next(iter(results.trained.values()))
-    config = json.loads(folder.config.read_text())
+    config = read_json(folder.config)
     config["settings"]["code"] = {"gone:half": "0" * 16}
     folder.config.write_text(json.dumps(config))
-    assert len(StudyResults(results.folder.path).trained) == len(results.trained)
+    assert len(again(results).trained) == len(results.trained)
 
 
 def test_only_the_study_s_own_runs_are_read(results: StudyResults) -> None:
     """A run of an arm that the study had before stays on disk and is in no table."""
-    data = results.study.model_dump(mode="json")
-    data["experiments"]["headline"]["methods"] = ["grpo"]
-    fewer = StudyResults(results.folder.path, Study.model_validate(data, strict=False))
+    fewer = again(results, experiments={"headline": {"methods": ["grpo"]}})
     assert set(results.steps["arm"]) - set(fewer.steps["arm"]) == {"tepo"}
     assert set(results.evaluations["arm"]) - set(fewer.evaluations["arm"]) == {"tepo"}
 
@@ -80,33 +72,29 @@ def test_only_the_study_s_own_runs_are_read(results: StudyResults) -> None:
 def test_a_run_that_has_not_ended_is_read_as_far_as_it_is(results: StudyResults) -> None:
     run = results.folder.run("tepo", 1)
     run.summary.unlink()
-    run.metrics.write_text("".join(run.metrics.read_text().splitlines(keepends=True)[:2]) + '{"step": 2, "va')
-    found = StudyResults(results.folder.path)
+    lines = run.metrics.read_text().splitlines(keepends=True)
+    run.metrics.write_text("".join(lines[:2]) + '{"step": 2, "va')
+    found = again(results)
     rows = found.steps.query("arm == 'tepo' and seed == 1")
     assert rows["step"].tolist() == [0, 1] and rows["total_seconds"].tolist() == [2.0, 4.0]
     assert Run("tepo", 1) in found.trained and Run("tepo", 1) not in found.summaries
     assert found.steps_of_arms["tepo"]["seed"].unique().tolist() == [0], "analyses are of runs that have ended"
-    run.metrics.write_text(run.metrics.read_text().splitlines(keepends=True)[1])
+    run.metrics.write_text(lines[1])
     with pytest.raises(UserError, match=r"metrics\.jsonl, line 1: expected step 0, found 1"):
-        _ = StudyResults(results.folder.path).steps
+        _ = again(results).steps
 
 
-def test_a_run_that_has_ended_has_all_its_steps(results: StudyResults) -> None:
+def test_a_run_that_has_ended_has_all_its_steps_and_may_lack_timings(results: StudyResults) -> None:
     run = results.folder.run("tepo", 1)
-    lines = run.metrics.read_text().splitlines(keepends=True)
-    lines.append(json.dumps({"step": STEPS + 1}) + "\n")
+    run.timings.unlink()
+    rows = again(results).steps
+    assert len(rows) == len(results.matrix.runs) * (STEPS + 1)
+    assert "total_seconds" in rows and rows.query("arm == 'tepo' and seed == 1")["total_seconds"].isna().all()
+    lines = [*run.metrics.read_text().splitlines(keepends=True), json.dumps({"step": STEPS + 1}) + "\n"]
     for count in (0, 1, STEPS, STEPS + 2):
         run.metrics.write_text("".join(lines[:count]))
         with pytest.raises(UserError, match=rf"metrics\.jsonl: {count} steps of {STEPS + 1}, although the run has end"):
             run_metrics(run)
-
-
-def test_a_run_without_timings_is_read(results: StudyResults) -> None:
-    results.folder.run("tepo", 1).timings.unlink()
-    rows = StudyResults(results.folder.path).steps
-    assert len(rows) == len(results.matrix.runs) * (STEPS + 1)
-    without = rows.query("arm == 'tepo' and seed == 1")
-    assert "total_seconds" in rows and without["total_seconds"].isna().all()
 
 
 def test_tables_of_steps_and_evaluations(results: StudyResults) -> None:
@@ -122,15 +110,14 @@ def test_problems_seen_in_training_are_left_out_of_clean_scores(results: StudyRe
     """The first and the last of 12 problems; nine are solved by TEPO, among them the first."""
     for _, folder in results.folder.evaluations():
         found = model_evaluation(folder)
-        records = [
-            r.model_copy(update={"contaminated": [0, 11] if r.benchmark == "count" else []}) for r in found.records
-        ]
+        seen = {"count": [0, 11]}
+        records = [r.model_copy(update={"contaminated": seen.get(r.benchmark, [])}) for r in found.records]
         write_record(folder.record, found.model_copy(update={"records": records}))
-    again = StudyResults(results.folder.path)
-    assert again.contaminated("count") == [0, 11] and again.contaminated("running_total") == []
-    assert again.scores("tepo", "count", clean=True).shape == (2, 10)
-    assert again.scores("tepo", "count", clean=True).mean() == 0.8
-    assert again.scores("tepo", "running_total", clean=True).mean() == 0.75
+    clean = again(results)
+    assert clean.contaminated("count") == [0, 11] and clean.contaminated("running_total") == []
+    assert clean.scores("tepo", "count", clean=True).shape == (2, 10)
+    assert clean.scores("tepo", "count", clean=True).mean() == 0.8
+    assert clean.scores("tepo", "running_total", clean=True).mean() == 0.75
 
 
 def test_evaluations_under_different_protocols_are_refused(results: StudyResults) -> None:
@@ -140,79 +127,17 @@ def test_evaluations_under_different_protocols_are_refused(results: StudyResults
     for key, value in (others | {"benchmarks": {"count": {"problems": "other"}}}).items():
         write_record(folder.record, found.model_copy(update={"protocol": found.protocol | {key: value}}))
         with pytest.raises(UserError, match="different protocols"):
-            _ = StudyResults(results.folder.path).evaluations
+            _ = again(results).evaluations
     write_record(folder.record, found.model_copy(update={"protocol": found.protocol | {"model": "another"}}))
-    assert len(StudyResults(results.folder.path).evaluations) == len(results.evaluations)
+    assert len(again(results).evaluations) == len(results.evaluations)
 
 
 def test_samples_are_those_of_the_record_and_no_record_is_empty(results: StudyResults) -> None:
     folder = results.folder.evaluation("tepo/seed1")
     (_, record) = model_evaluation(folder).records
     assert len(evaluated_samples(folder, record)) == 24
-    other = record.model_copy(update={"outcomes": {"correct": 24}})
     with pytest.raises(UserError, match=r"samples\.parquet: these are not the samples that records\.json counts"):
-        evaluated_samples(folder, other)
+        evaluated_samples(folder, record.model_copy(update={"outcomes": {"correct": 24}}))
     write_record(folder.record, model_evaluation(folder).model_copy(update={"records": []}))
     with pytest.raises(UserError, match=r"tepo/seed1/evaluation/records\.json: contains no benchmark"):
-        _ = StudyResults(results.folder.path).evaluations
-
-
-# ---- JSON Lines ------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "metrics.jsonl"
-
-
-def write(path: Path, steps: list[Any]) -> None:
-    path.write_text("".join(json.dumps({"step": step}) + "\n" for step in steps))
-
-
-def test_lines_have_their_numbers(path: Path) -> None:
-    path.write_text('{"a": "ä\\u2028"}\n\n{"b": 2}')  # a line may be empty, the last one may lack its end
-    assert list(json_lines(path)) == [(1, {"a": "ä\u2028"}), (3, {"b": 2})]
-    path.write_text("")
-    assert list(json_lines(path, TRAIN)) == [] == read_steps(path)
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        (b'{"step": 1', "not JSON"),
-        (b'{"step": "\xff"}', "not JSON"),
-        (b"[" * 100_000, "not JSON"),
-        (b"[1]", "expected a JSON object, got list"),
-        (b"1", "expected a JSON object, got int"),
-        (b"null", "expected a JSON object, got NoneType"),
-    ],
-    ids=str,
-)
-def test_a_broken_line_is_named(path: Path, line: bytes, message: str) -> None:
-    path.write_bytes(b'{"step": 0}\n' + line + b'\n{"step": 2}\n')
-    for read in (lambda: list(json_lines(path, TRAIN)), lambda: read_steps(path)):
-        with pytest.raises(UserError) as raised:
-            read()
-        assert str(raised.value).startswith(f"{path}, line 2: {message}") and str(raised.value).endswith(TRAIN)
-
-
-@settings(deadline=None, derandomize=True, max_examples=60)
-@given(st.lists(st.integers(0, 5) | st.sampled_from([None, "1"]), max_size=6))
-def test_steps_are_read_only_where_they_are_complete(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[Any]
-) -> None:
-    path = tmp_path_factory.mktemp("lines") / "metrics.jsonl"
-    write(path, steps)
-    wrong = next((n for n, step in enumerate(steps) if step != n), None)
-    if wrong is None:
-        assert [row["step"] for row in read_steps(path)] == steps
-        return
-    with pytest.raises(UserError) as raised:
-        read_steps(path)
-    place = f"{path}, line {wrong + 1}: expected step {wrong}, found {steps[wrong]!r}"
-    assert f"{place}: steps are missing or doubled" in str(raised.value)
-
-
-def test_a_missing_file_is_named(path: Path) -> None:
-    with pytest.raises(UserError, match=rf"metrics\.jsonl: cannot be read: No such file or directory\. {TRAIN}"):
-        read_steps(path)
+        _ = again(results).evaluations

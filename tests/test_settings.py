@@ -18,14 +18,8 @@ from policygrain.study.methods import section_of_settings
 
 KINDS = [Sampler, MtpHeads, *(part for parts in CHOICES.values() for part in parts.values())]
 WORDS = sorted({word for kind in KINDS for _, field in keys(kind).values() for word in [str(field.default)]})
-VALUES = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-3, 9),
-    st.floats(-2, 6),
-    st.sampled_from([math.inf, math.nan, 0.0, 1.0, "1e-3", "3e-4x", "", [], {}, "own", "tiled", "normalised"]),
-    st.sampled_from(WORDS),
-)
+ODD = [math.inf, math.nan, 0.0, 1.0, "1e-3", "3e-4x", "", [], {}, "own", "tiled", "normalised"]
+VALUES = st.none() | st.booleans() | st.integers(-3, 9) | st.floats(-2, 6) | st.sampled_from([*ODD, *WORDS])
 
 
 @settings(deadline=None, max_examples=400)
@@ -40,10 +34,8 @@ def test_values_are_accepted_as_by_pydantic(kind: type[Settings], data: st.DataO
     try:
         found = kind.of({name: value})
     except InvalidSettings as error:
-        if list(error.problems) == [""]:  # values that exclude each other, which the section does not know
-            return
-        assert expected is None, error
-        assert list(error.problems) == [name]
+        # Values that exclude each other are not known to the section.
+        assert list(error.problems) == [""] or (expected is None and list(error.problems) == [name]), error
         return
     assert expected == {key: getattr(found, key) for key in keys(kind)}
     assert type(getattr(found, name)) is type(expected[name])
@@ -59,7 +51,7 @@ class Example(Settings):
         return "low and cap: one of them." if self.low and self.cap else ""
 
 
-def test_all_wrong_keys_are_named_at_once() -> None:
+def test_all_wrong_keys_are_named_at_once_and_values_that_exclude_each_other_together() -> None:
     with pytest.raises(InvalidSettings) as caught:
         Example.of({"low": -1, "count": 2.5, "cup": 1.0})
     assert caught.value.problems == {
@@ -67,9 +59,6 @@ def test_all_wrong_keys_are_named_at_once() -> None:
         "count": "must be a valid integer (got 2.5).",
         "cup": "unknown key. Did you mean 'cap'?",
     }
-
-
-def test_values_that_exclude_each_other_are_named_together() -> None:
     with pytest.raises(InvalidSettings, match="low and cap: one of them"):
         Example(cap=1.0)
     assert Example(low=0.0, cap=1.0).cap == 1.0
@@ -79,14 +68,15 @@ def test_values_that_exclude_each_other_are_named_together() -> None:
     ("value", "kind", "problem"),
     [
         (1, float, ""),
-        (True, float, "must be a valid number (got True)."),
-        (True, int, "must be a valid integer (got True)."),
-        (1, bool, "must be a valid boolean, true or false (got 1)."),
+        (True, float, "valid number (got True)"),
+        (True, int, "valid integer (got True)"),
+        (1, bool, "valid boolean, true or false (got 1)"),
         (None, float | None, ""),
-        (math.nan, float | None, "must be a finite number (got nan)."),
-        (2, str, "must be text (got 2)."),
+        (math.nan, float | None, "finite number (got nan)"),
+        (2, str, "text (got 2)"),
         ([1], Any, ""),
     ],
 )
 def test_what_is_said_of_a_value(value: Any, kind: Any, problem: str) -> None:
-    assert problem_of(value, kind) == problem
+    found = problem_of(value, kind)
+    assert problem in found and bool(found) == bool(problem)

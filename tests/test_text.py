@@ -1,11 +1,16 @@
-"""Aligned columns and Markdown tables."""
+"""Aligned columns, Markdown tables, and one merge for studies and methods."""
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
+from policygrain.merging import merge
 from policygrain.text import columns, markdown_table
 
 WORDS = st.text(st.characters(categories=("L", "N", "P", "S")), min_size=1, max_size=8)
@@ -18,29 +23,44 @@ TABLES = st.integers(1, 4).flatmap(
 )
 
 
-def test_the_last_letter_holds_for_the_columns_after_it() -> None:
-    rows = [("a", "1", "2"), ("bb", "33", "44")]
-    assert columns(rows, align="lr") == ["a    1   2", "bb  33  44"]
-    assert columns(rows) == ["a   1   2", "bb  33  44"]
-    assert columns([]) == [] and columns([], ("a", "b")) == ["a  b"]
-
-
 @given(TABLES)
-def test_every_cell_is_in_its_column(table: tuple[list[str], list[list[str]], str]) -> None:
+def test_every_cell_is_in_its_column_and_markdown_is_read_back(table: tuple[list[str], list[list[str]], str]) -> None:
+    """CommonMark with tables finds as many cells as there are, whatever pipes they hold."""
     header, rows, align = table
     widths = [max(map(len, cells)) for cells in zip(header, *rows, strict=True)]
     starts = [sum(widths[:i]) + 2 * i for i in range(len(widths))]
     for line, cells in zip(columns(rows, header, align), [header, *rows], strict=True):
         for cell, start, width in zip(cells, starts, widths, strict=True):
             assert line[start : start + width].strip() == cell
-
-
-@given(TABLES)
-def test_markdown_is_read_back(table: tuple[list[str], list[list[str]], str]) -> None:
-    """CommonMark with tables finds as many cells as there are, whatever pipes they hold."""
-    header, rows, align = table
     tokens = MarkdownIt("commonmark").enable("table").parse(markdown_table(header, rows, align))
     kinds = [token.type for token in tokens]
     assert kinds.count("th_open") == len(header) and kinds.count("td_open") == len(header) * len(rows)
     right = [token for token in tokens if token.type == "th_open" and "right" in str(token.attrs.get("style", ""))]
     assert len(right) == (align or "l").ljust(len(header), (align or "l")[-1])[: len(header)].count("r")
+
+
+@pytest.mark.parametrize(
+    ("below", "above", "merged"),
+    [
+        ({"x": {"a": 1, "b": 2}}, {"x": {"b": 3}}, {"x": {"a": 1, "b": 3}}),  # key by key
+        ({"x": {"name": "f", "a": 1}}, {"x": {"name": "f", "b": 2}}, {"x": {"name": "f", "a": 1, "b": 2}}),
+        ({"x": {"name": "f", "a": 1}}, {"x": {"name": "g", "b": 2}}, {"x": {"name": "g", "b": 2}}),  # another function
+        ({"x": {"a": 1}}, {"x": {"name": "g", "b": 2}}, {"x": {"name": "g", "b": 2}}),
+        ({"x": {"name": "f", "a": 1}}, {"x": "g"}, {"x": "g"}),
+        ({"x": "f"}, {"x": {"a": 1}}, {"x": {"name": "f", "a": 1}}),  # parameters for a name alone
+        ({"x": "f"}, {"x": {"name": "g", "a": 1}}, {"x": {"name": "g", "a": 1}}),
+        ({"x": [1, 2]}, {"x": [3]}, {"x": [3]}),  # lists replace
+        ({"x": {"a": 1}}, {"x": None}, {"x": None}),
+        ({"x": None, "y": 1}, {"x": {"a": 1}}, {"x": {"a": 1}, "y": 1}),
+        ({"name": "f", "x": 1}, {"name": "g"}, {"name": "g", "x": 1}),  # the two themselves are always merged
+    ],
+)
+def test_merging(below: dict[str, Any], above: dict[str, Any], merged: dict[str, Any]) -> None:
+    before = json.dumps([below, above])
+    assert merge(below, above) == merged == merge(merged, above) and merge(below, {}) == below
+    assert json.dumps([below, above]) == before
+
+
+def test_keys_that_are_replaced_as_a_whole() -> None:
+    below, above = {"x": {"a": 1}, "y": {"a": 1}}, {"x": {"b": 2}, "y": {"b": 2}}
+    assert merge(below, above, replace=("x",)) == {"x": {"b": 2}, "y": {"a": 1, "b": 2}}

@@ -20,14 +20,14 @@ def lines(paths: Iterable[Path]) -> int:
 
 
 LIMITS: dict[str, tuple[int, Callable[[], int]]] = {
-    "lines of src": (22_500, lambda: lines(files("src", "*.py"))),
+    "lines of src": (22_000, lambda: lines(files("src", "*.py"))),
     "modules (folders of the package)": (
         13,
         lambda: len({p.parent for p in files("src/policygrain", "*/__init__.py")}),
     ),
     "lines of lab": (5_500, lambda: lines([*files("lab/src", "*.py"), *files("lab/research", "*.py")])),
     "lines of the lab's tests": (3_000, lambda: lines(files("lab/tests", "*.py"))),
-    "lines of tests": (20_300, lambda: lines(files("tests", "*.py"))),
+    "lines of tests": (17_900, lambda: lines(files("tests", "*.py"))),
     "pages of docs": (25, lambda: len(files("docs", "*.md"))),
     "words of docs": (30_000, lambda: sum(len(path.read_text().split()) for path in files("docs", "*.md"))),
     "studies": (10, lambda: len(files("studies", "*.yaml"))),

@@ -75,7 +75,8 @@ test-lab: .venv/.lab-ready
 
 # On a GPU: the tests of the modules that compute, a small study with vLLM, `evaluate-model`, a small study by TRL.
 test-gpu: setup
-	$(BIN)/python tests/gpu.py
+	POLICYGRAIN_GPU=0 $(PYTEST) -q -m "not slow and not slurm and not trl and not verl and not release" tests/model tests/train tests/trainers
+	$(BIN)/python -m pytest -q tests/gpu.py
 
 # A whole run by verl.
 test-verl: .venv-verl/.ready

@@ -1,99 +1,57 @@
-"""What `make test-gpu` runs on one GPU, in about four minutes: a line for each part, and at the end what failed.
+"""What `make test-gpu` runs after the tests of what computes: small studies and `evaluate-model` on one GPU.
 
-The tests of the modules that compute; a small study with vLLM beside the trainer, by the workflow to its figures;
-`evaluate-model` with vLLM; the same study trained by TRL. `--device cpu` rehearses it with the engine of transformers.
+A workflow with vLLM beside the trainer, to its figures; the model that it trained; the same study by TRL. Without a GPU
+the engine of transformers rehearses them.
 """
 
 from __future__ import annotations
 
-import argparse
-import copy
 import importlib.util
 import os
-import re
 import subprocess
 import sys
-import tempfile
-import time
 from pathlib import Path
-from typing import Any
 
-ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+import pytest
+import torch
 
+from .conftest import ROOT
+from .support.small import SMALL, write_study
 
-def study(folder: Path, name: str, engine: str, compute: str, **training: Any) -> Path:
-    """The small study of the tests with this engine in training and evaluation."""
-    from tests.support.small import SMALL, write_study
-
-    content = copy.deepcopy(SMALL)
-    content |= {"name": name, "figures": ["benchmarks", "dynamics"]}
-    content["training"] |= {"engine": engine, "compute": compute, **training}
-    content["evaluation"]["engine"] = engine
-    return write_study(folder / f"{name}.yaml", content)
+WITH_VLLM = torch.cuda.is_available() and importlib.util.find_spec("vllm") is not None
+ENGINE, COMPUTE = ("vllm", "bfloat16") if WITH_VLLM else ("transformers", "float32")
+SAMPLING = ["--size", "8", "--samples", "2", "--temperature", "1", "--max-tokens", "12", "--engine", ENGINE]
+PROMPT = ["--grader", "numeric", "--prompt", "{problem}\n", "--no-chat", "--out", "evaluated"]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
-    parser.add_argument("--workers", type=int, default=min(8, os.cpu_count() or 1))
-    parser.add_argument("--skip", nargs="*", default=[], choices=["tests", "study", "evaluate-model", "trl"])
-    given = parser.parse_args()
-    import torch
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("gpu")
 
-    if given.device == "cuda" and not torch.cuda.is_available():
-        print("no GPU is visible to torch here; `--device cpu` rehearses the parts without one.")
-        return 1
-    lacks = [name for name in ("vllm", "trl") if importlib.util.find_spec(name) is None]
-    with_vllm = given.device == "cuda" and "vllm" not in lacks
-    engine, compute = ("vllm", "bfloat16") if with_vllm else ("transformers", "float32")
-    print(
-        torch.cuda.get_device_name() if given.device == "cuda" else "on a CPU", "; not installed:", lacks or "nothing"
+
+def run(folder: Path, *command: str) -> None:
+    # One GPU for all processes; the jobs of a workflow would else wait for each other.
+    environment = {**os.environ, "POLICYGRAIN_GPU": "0", "MLFLOW_TRACKING_URI": "", "HF_HUB_OFFLINE": "1"}
+    environment["PYTHONPATH"] = f"{ROOT}/src"
+    done = subprocess.run(
+        [sys.executable, "-m", *command], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
-    # One GPU for all processes: the tests' workers and the jobs of a workflow would else wait for each other.
-    environment = {**os.environ, "POLICYGRAIN_GPU": "0", "PYTHONPATH": f"{os.environ.get('PYTHONPATH', '')}:{ROOT}/src"}
-    environment |= {"MLFLOW_TRACKING_URI": "", "HF_HUB_OFFLINE": "1"}
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
-        snakemake = ["snakemake", "--snakefile", str(ROOT / "Snakefile"), "--directory", made, "--cores", "1"]
-        studies = {
-            "study": study(folder, "small-engine", engine, compute),
-            "trl": study(folder, "small-trl", "transformers", compute, trainer="trl"),
-        }
-        model = folder / "results" / "small-engine" / "runs" / "grpo" / "seed0" / "model"
-        rooms = [str(ROOT / "tests" / room) for room in ("model", "train", "trainers")]
-        options = ["--benchmarks", "count", "--size", "8", "--samples", "2", "--temperature", "1", "--max-tokens", "12"]
-        options += ["--engine", engine, "--grader", "numeric", "--prompt", "{problem}\n", "--no-chat"]
-        options += ["--out", str(folder / "evaluated")]
-        parts = {
-            "study": [*snakemake, "--configfile", str(studies["study"]), "--", "all"],
-            "evaluate-model": ["policygrain.cli", "evaluate-model", str(model), *options],
-            "trl": [*snakemake, "--configfile", str(studies["trl"]), "--", "all"],
-            "tests": ["pytest", "-q", "-p", "no:cacheprovider", "-n", str(given.workers), "-m", "not slow", *rooms],
-        }
-        failed = []
-        for name, command in parts.items():
-            if name in given.skip or name in lacks:
-                continue
-            begin = time.monotonic()
-            done = subprocess.run(
-                [sys.executable, "-m", *command],
-                cwd=ROOT if name == "tests" else folder,
-                env=environment,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            said = (done.stdout + done.stderr).strip().splitlines()
-            counts = [line for line in said if re.search(r"\d+ (passed|failed)", line)]
-            end = "ok" if not done.returncode else f"FAILED ({done.returncode})"
-            print(f"{name}: {end} after {time.monotonic() - begin:.0f} s {' '.join(counts[-1:])}", flush=True)
-            if done.returncode:
-                failed.append(name)
-                print("\n".join(said[-60:]), flush=True)
-    print("1 passed, 0 failed" if not failed else f"0 passed, 1 failed: {', '.join(failed)}")
-    return bool(failed)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+@pytest.mark.parametrize("trainer", ["policygrain", "trl"])
+def test_a_small_study_from_its_problems_to_its_figures(trainer: str, folder: Path) -> None:
+    if trainer == "trl":
+        pytest.importorskip("trl")
+    engine = ENGINE if trainer == "policygrain" else "transformers"
+    training = SMALL["training"] | {"engine": engine, "compute": COMPUTE, "trainer": trainer}
+    evaluation = SMALL["evaluation"] | {"engine": engine}
+    changes = {"name": trainer, "training": training, "evaluation": evaluation, "figures": ["benchmarks", "dynamics"]}
+    study = write_study(folder / f"{trainer}.yaml", SMALL | changes)
+    workflow = ["snakemake", "--snakefile", str(ROOT / "Snakefile"), "--directory", str(folder), "--cores", "1"]
+    run(folder, *workflow, "--configfile", str(study), "--", "all")
+
+
+def test_the_trained_model_is_evaluated_without_a_study(folder: Path) -> None:
+    model = folder / "results" / "policygrain" / "runs" / "grpo" / "seed0" / "model"
+    run(folder, "policygrain.cli", "evaluate-model", str(model), "--benchmarks", "count", *SAMPLING, *PROMPT)

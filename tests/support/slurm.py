@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from .leftovers import swept, with_in_environment
 
@@ -56,50 +57,7 @@ exec unshare --pid --fork --kill-child --mount --mount-proc sh -c '
     "$0/bin/slurmd" -D -N "$NODE" & wait' "$4"
 """
 
-CONFIGURATION = """\
-ClusterName=test
-SlurmctldHost={host}({controller})
-SlurmUser={user}
-SlurmdUser={user}
-SlurmctldPort={controller_port}
-AuthType=auth/munge
-# Credentials that outlive a requeued job keep it from starting again for two minutes.
-AuthInfo=socket={folder}/munge.socket,cred_expire=5
-StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool/%n
-SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.%n.pid
-SlurmctldLogFile={folder}/log/slurmctld.log
-SlurmdLogFile={folder}/log/slurmd.%n.log
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_CPU_Memory
-SchedulerType=sched/backfill
-SchedulerParameters=sched_interval=2,bf_interval=2,batch_sched_delay=0
-SlurmdParameters=config_overrides
-ReturnToService=2
-# A node that is silent for so long is down, and its jobs start again elsewhere.
-SlurmdTimeout=30
-KillWait=5
-# A job is requeued because it was submitted so, not because the cluster does it with all.
-JobRequeue=0
-# What became of a job can be asked until the tests are over.
-MinJobAge=7200
-DefMemPerCPU=500
-PreemptType=preempt/partition_prio
-PreemptMode=REQUEUE
-{gpu_type}
-{nodes}
-PartitionName=DEFAULT MaxTime=INFINITE State=UP PriorityTier=1
-PartitionName=cpu Nodes=node1,node2 Default=YES
-PartitionName=gpu Nodes=node1,node2
-PartitionName=low Nodes=cheap PreemptMode=REQUEUE
-PartitionName=high Nodes=cheap PriorityTier=10 PreemptMode=OFF
-PartitionName=frail Nodes=frail,node1
-"""
+CONFIGURATION = Path(__file__).with_name("slurm.conf")
 
 
 @dataclass
@@ -114,14 +72,8 @@ class Cluster:
 
     def ask(self, *command: str, timeout: float = 120) -> str:
         """What a SLURM command prints."""
-        done = subprocess.run(
-            [*self.login, *command],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
+        options: Any = {"env": self.environment, "capture_output": True, "text": True, "timeout": timeout}
+        done = subprocess.run([*self.login, *command], check=False, **options)
         assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
         return done.stdout.strip()
 
@@ -206,17 +158,10 @@ def _of(pid: int, name: str) -> str:
 
 
 def _idle(cluster: Cluster) -> set[str]:
-    """Nodes that wait for jobs."""
-    command = ["sinfo", "--noheader", "--Node", "--states=idle", "--format=%N"]
-    done = subprocess.run(
-        [*cluster.login, *command],
-        env=cluster.environment,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-    return set(done.stdout.split())
+    """Nodes that wait for jobs; none while the controller does not answer."""
+    with contextlib.suppress(AssertionError):
+        return set(cluster.ask("sinfo", "--noheader", "--Node", "--states=idle", "--format=%N").split())
+    return set()
 
 
 def _configure(cluster: Cluster, apart: bool) -> None:
@@ -245,7 +190,7 @@ def _configure(cluster: Cluster, apart: bool) -> None:
         f"{gres if node in NODES else ''} Weight={1 if node == FRAIL else 2}"
         for number, (node, port) in enumerate(zip((*NODES, CHEAP, FRAIL), ports, strict=True), 1)
     )
-    configuration = CONFIGURATION.format(
+    configuration = CONFIGURATION.read_text().format(
         host=host,
         controller=LOGIN if apart else "127.0.0.1",
         user="root",
@@ -256,10 +201,9 @@ def _configure(cluster: Cluster, apart: bool) -> None:
     )
     (folder / "slurm.conf").write_text(configuration)
     if cluster.has_gpus:
-        devices = [
-            f"NodeName={n} Name=gpu Type=fake File={folder}/devices/{n}-gpu[0-{GPUS_PER_NODE - 1}]" for n in NODES
-        ]
-        (folder / "gres.conf").write_text("\n".join(devices) + "\n")
+        last = GPUS_PER_NODE - 1
+        devices = [f"NodeName={n} Name=gpu Type=fake File={folder}/devices/{n}-gpu[0-{last}]\n" for n in NODES]
+        (folder / "gres.conf").write_text("".join(devices))
     # A cluster has its configuration in /etc/slurm, where programs find it with no word of it in the environment.
     for program in PROGRAMS:
         wrapper = folder / "bin" / program

@@ -30,22 +30,23 @@ ALSO_DISTURBED = ("preempted", "node_lost", "out_of_time", "hung")  # before a r
 # Methods that are the same but for a name, which decides nothing; and one that cannot be trained.
 SAME = ("undisturbed", *DISTURBED, *ALSO_DISTURBED, "interrupted", "on_gpu")
 TWO_NODES = "on_two_nodes+trainer=trl"
-SLOW = "{{base: grpo, ratio: {{name: 'tests.support.slow:slow', name_of_run: {arm}}}}}"
-METHODS = "\n".join(f"  {arm}: {SLOW.format(arm=arm)}" for arm in (*SAME, "on_two_nodes"))
-STUDY = f"""\
-base: smoke.yaml
-name: disturbed
-seeds: [0]
-seeds_per_process: 1
-figures: [dynamics]
-training: {{steps: {STEPS}, checkpoint_every: 4}}
-methods:
-  broken: {{base: grpo, ratio: "tests.support.slow:broken"}}
-{METHODS}
-experiments:
-  headline: {{methods: [{", ".join(SAME)}, broken]}}
-  two_nodes: {{methods: [on_two_nodes], vary: {{trainer: [trl]}}}}
-"""
+STUDY: dict[str, Any] = {
+    "base": "smoke.yaml",
+    "name": "disturbed",
+    "seeds": [0],
+    "seeds_per_process": 1,
+    "figures": ["dynamics"],
+    "training": {"steps": STEPS, "checkpoint_every": 4},
+    "methods": {"broken": {"base": "grpo", "ratio": "tests.support.slow:broken"}}
+    | {
+        arm: {"base": "grpo", "ratio": {"name": "tests.support.slow:slow", "name_of_run": arm}}
+        for arm in (*SAME, "on_two_nodes")
+    },
+    "experiments": {
+        "headline": {"methods": [*SAME, "broken"]},
+        "two_nodes": {"methods": ["on_two_nodes"], "vary": {"trainer": ["trl"]}},
+    },
+}
 # Where their jobs go: an expression that Snakemake evaluates for each job.
 PLACES = "{'preempted': 'low', 'node_lost': 'frail', 'on_gpu': 'gpu'}.get(wildcards.arm, 'cpu')"
 

@@ -27,7 +27,7 @@ from policygrain.study.runs import Run
 from ..support.mlflow_store import Store
 from ..support.small import assert_same_run, write_study
 from ..support.snakemake import TIMEOUT, copy_checkout, jobs, kill_when, planned, snakemake
-from ..workflow_kills import LEFT_OVER
+from .test_kills import LEFT_OVER
 
 pytestmark = pytest.mark.slow
 

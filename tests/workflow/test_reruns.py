@@ -8,8 +8,6 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from base64 import urlsafe_b64encode
 from pathlib import Path
 
@@ -190,14 +188,3 @@ def test_names_that_are_no_words_are_refused(name: str, in_root: Path) -> None:
     """As the Snakefile reads a study."""
     with pytest.raises(UserError, match="name: "):
         parse_study(LIST["finished"] | {"name": name}, Path("study.yaml"))
-
-
-@pytest.mark.release
-def test_workflows_that_are_disturbed_end_with_the_same_records(root: Path) -> None:
-    """`workflow_kills.py` does more of them."""
-    kinds = ("session", "snakemake", "terminate", "interrupt", "stopped", "second", "damaged")
-    chosen = [word for kind in kinds for word in ("--kind", kind)]
-    command = [sys.executable, "-m", "tests.workflow_kills", "--kills", "8", "--seed", "0", *chosen]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=3000, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count(": the same\n") >= 2

@@ -1,0 +1,206 @@
+"""Whole workflows that are disturbed at random moments and then run to their end: the records of an undisturbed one.
+
+The study takes a minute on two cores and has every stage: initial models, training, evaluation, a figure, tables, the
+report and MLflow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policygrain import digests
+from policygrain.files import read_json
+from policygrain.paths import StudyFolder
+
+from ..conftest import ROOT
+from ..support.leftovers import swept, with_in_environment
+from ..support.mlflow_store import Store
+from ..support.small import write_study
+
+pytestmark = pytest.mark.release
+
+STUDY: dict[str, Any] = {
+    "base": str(ROOT / "tests/support/every_stage.yaml"),
+    "name": "killed",
+    "seeds_per_process": 2,
+    "training": {"steps": 2, "validate_every": 1},
+    "experiments": {"headline": {"methods": ["dapo", "tepo"]}},
+    "seeds": [0, 1, 2],
+    "evaluation": {"engine": "transformers"},
+    "figures": ["dynamics"],
+}
+KINDS = {
+    "session": "SIGKILL to Snakemake and all jobs",
+    "snakemake": "SIGKILL to Snakemake alone; its jobs go on",
+    "terminate": "SIGTERM to Snakemake",
+    "interrupt": "Ctrl-C",
+    "stopped": "everything is stopped (SIGSTOP), then killed",
+    "second": "a second Snakemake, which must be refused; then everything is killed",
+    "damaged": "everything is killed, and a `done` file is emptied, cut off or replaced",
+    "disk": "the disk is full until Snakemake has ended (on a file system in memory, by root)",
+}
+STILL_RUNNING = b"jobs of an earlier call, which was killed, are still running"
+ALREADY = b"this study is being run already, by process"
+DISK = 600  # MB; jobs ask for 200 before they start
+# Measurements of the machine, which differ from run to run.
+MEASURED = ("facts", "environment", "seconds")
+OF_THE_MACHINE = re.compile(r"seconds|^system/|^tokens_per_second$|^peak_memory")
+LEFT_OVER = re.compile(r"\.tmp$|^tmp|\.superseding|\.partial|\.part\d*$|^\.model|^\.start")
+
+
+class Workflow:
+    """One study in a folder of its own, called again and again by the same command."""
+
+    def __init__(self, folder: Path, mark: dict[str, str]) -> None:
+        self.folder, self.results, self.log = folder, folder / "results" / STUDY["name"], folder / "log"
+        self.mark = {"KILLED_IN": f"{folder}/"}
+        self.environment = {**os.environ, **mark, **self.mark, "MLFLOW_TRACKING_URI": "", "OMP_NUM_THREADS": "1"}
+        write_study(folder / "study.yaml", STUDY)
+        self.log.touch()
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """`snakemake all`, in a session of its own."""
+        command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "2"]
+        command += ["--directory", str(self.folder), "--configfile", str(self.folder / "study.yaml"), "--", "all"]
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment, start_new_session=True
+            )
+
+    def signal_all(self, number: int) -> None:
+        """Send a signal to Snakemake, its jobs and theirs, until there is no new process."""
+        reached: set[int] = set()
+        while new := set(with_in_environment(*(f"{k}={v}" for k, v in self.mark.items()))) - reached:
+            for process in new:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, number)
+            reached |= new
+
+    def said_since(self, size: int) -> bytes:
+        return self.log.read_bytes()[size:]
+
+    def disturb(self, process: subprocess.Popen[bytes], kind: str, rng: random.Random) -> None:
+        """End Snakemake in one of the ways of KINDS, and wait until it has ended."""
+        if kind == "second":
+            before = self.log.stat().st_size
+            refused = self.start().wait(600) != 0 and ALREADY in self.said_since(before)
+            assert refused or process.poll() is not None
+        if kind == "stopped":
+            self.signal_all(signal.SIGSTOP)
+            time.sleep(2)
+        if kind in ("session", "stopped", "second", "damaged"):
+            self.signal_all(signal.SIGKILL)
+        elif kind == "snakemake":
+            process.kill()
+        elif kind == "terminate":
+            process.terminate()
+        elif kind == "interrupt":
+            os.killpg(process.pid, signal.SIGINT)
+        if kind == "disk":
+            filler = self.folder / "filler"
+            with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+                while file.write(bytes(2**20)):
+                    pass
+            assert process.wait(600) != 0 or (self.results / "report.html").exists(), "it was not noticed"
+            filler.unlink()
+        process.wait(600)
+        files = sorted(self.results.glob("done/**/*.json"))
+        if kind == "damaged" and files:
+            content = (path := rng.choice(files)).read_bytes()
+            path.write_bytes(rng.choice([b"", content[: len(content) // 2], b'{"results": 1}', b"\x00" * 100]))
+
+    def finish(self) -> None:
+        """Run to the end; jobs that are left are waited for, as the message says."""
+        for _ in range(60):
+            before = self.log.stat().st_size
+            code = self.start().wait(3600)
+            if code == 0 or STILL_RUNNING not in self.said_since(before):
+                break
+        assert code == 0, self.log.read_text()[-4000:]
+
+    def records(self) -> dict[str, Any]:
+        """Everything that the study consists of, without times: name → digest or content."""
+        study = StudyFolder(self.results)
+        found: dict[str, Any] = {}
+        for run in (study.run(*place) for place in study.runs()):
+            parts = {"metrics": digests.of_file(run.metrics), "model": digests.of_model(run.model)}
+            parts |= {"summary": record(run.summary), "run": record(run.config)}
+            found |= {f"{run.path}, {key}".removeprefix(str(self.folder)): value for key, value in parts.items()}
+        for model in sorted((self.results / "start").glob("seed*")):
+            found[f"start/{model.name}"] = digests.of_model(model)
+        for name, folder in study.evaluations():
+            found[f"{name}, evaluation"] = record(folder.record), digests.of_file(folder.samples)
+        for path in [*self.results.glob("data/**/*.json*"), study.table("results", ".csv")]:
+            found[str(path.relative_to(self.results))] = digests.of_file(path)
+        there = [path for part in ("done", "figures", "tables") for path in (self.results / part).rglob("*.*")]
+        found["files"] = sorted(str(path.relative_to(self.results)) for path in (*there, study.report))
+        store = Store(f"sqlite:///{self.results.parent}/mlflow.db", STUDY["name"])
+        for name, run in store.runs.items():
+            metrics = [metric for metric in run.data.metrics if not OF_THE_MACHINE.search(metric)]
+            curves = {metric: sorted(store.curve(name, metric)) for metric in metrics}
+            found[f"MLflow, {name}"] = run.info.status, dict(run.data.params), curves
+        return found
+
+
+def record(path: Path) -> str:
+    """Digest of a JSON record without what the machine decides, at any depth."""
+
+    def without(value: Any) -> Any:
+        return {k: without(v) for k, v in value.items() if k not in MEASURED} if isinstance(value, dict) else value
+
+    return digests.of_json(without(read_json(path)))
+
+
+@pytest.fixture(scope="module")
+def mark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Processes with it in their environment end with the tests."""
+    with swept(tmp_path_factory.mktemp("swept")) as mark:
+        yield mark
+
+
+@pytest.fixture(scope="module")
+def undisturbed(mark: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> tuple[float, dict[str, Any]]:
+    """Seconds, and the records."""
+    workflow, begin = Workflow(tmp_path_factory.mktemp("undisturbed"), mark), time.monotonic()
+    workflow.finish()
+    return time.monotonic() - begin, workflow.records()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_disturbed_workflow_ends_with_the_same_records(
+    seed: int, undisturbed: tuple[float, dict[str, Any]], mark: dict[str, str], tmp_path: Path
+) -> None:
+    """By four of the kinds, in turn; the disk is another one, and a small one, where one of them needs it."""
+    (seconds, expected), rng = undisturbed, random.Random(seed)
+    kinds = rng.sample([kind for kind in KINDS if kind != "disk" or os.geteuid() == 0], 4)
+    if "disk" in kinds:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK}m", "tmpfs", tmp_path], check=True)
+    try:
+        workflow = Workflow(tmp_path, mark)
+        for kind in kinds:
+            before, process = workflow.log.stat().st_size, workflow.start()
+            try:
+                process.wait(rng.uniform(0.02, 0.35) * seconds)
+            except subprocess.TimeoutExpired:
+                workflow.disturb(process, kind, rng)
+            else:
+                assert process.returncode == 0 or STILL_RUNNING in workflow.said_since(before)
+        workflow.finish()
+        found = workflow.records()
+        assert [key for key in {*expected, *found} if expected.get(key) != found.get(key)] == [], kinds
+        assert not [path for path in workflow.results.rglob("*") if LEFT_OVER.search(path.name)]
+    finally:
+        if "disk" in kinds:
+            subprocess.run(["umount", "--lazy", tmp_path], check=True)

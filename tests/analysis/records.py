@@ -7,26 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
-from policygrain.paths import START, StudyFolder
+from policygrain.paths import StudyFolder
 from policygrain.results import StudyResults
 from policygrain.study import Study
-from policygrain.study.fingerprint import Fingerprints, start_seeds
+from policygrain.study.fingerprint import Fingerprints
 
-from ..support.made_up import SHARED, make_up_evaluation, make_up_run
+from ..support.made_up import SHARED, make_up, make_up_evaluation, make_up_run
 from ..support.small import small_study
 
 Curve = Callable[[str, int], Sequence[float]]  # arm and seed → validation accuracy before each step and at the end
 HEADLINE = {"methods": ["grpo", "dapo", "tepo", "mpo"], "vary": {"updates_per_batch": [2, 16]}}
 
 
-def study_of(seeds: int | Sequence[int] = 8, **changes: Any) -> Study:
+def study_of(seeds: int = 8, **changes: Any) -> Study:
     """Four methods with 2 and 16 updates per batch."""
-    return small_study(
-        seeds=list(range(seeds) if isinstance(seeds, int) else seeds),
-        **{"experiments": {"headline": HEADLINE}} | changes,
-    )
+    return small_study(seeds=list(range(seeds)), **{"experiments": {"headline": HEADLINE}} | changes)
 
 
 def rows_of(heights: Sequence[float]) -> list[dict[str, Any]]:
@@ -46,16 +42,11 @@ def write(study: Study, folder: Path, curve: Curve, right: Mapping[str, int] | N
 
     Seed s solves s mod 2 problems more, which cancels in pairs.
     """
-    results, fingerprints = StudyFolder(folder), Fingerprints(study)
-    results.path.mkdir(parents=True, exist_ok=True)
+    results, fingerprints = StudyFolder(make_up(study, folder, {})), Fingerprints(study)
     for run in fingerprints.matrix.runs:
         make_up_run(fingerprints, results, run, rows_of(curve(run.arm, run.seed)))
-    names = [f"{START}/seed{s}" for s in start_seeds(study)] + [run.name for run in fingerprints.matrix.evaluated]
-    for name in names:
-        count = (right or {}).get(name.split("/")[0], 6) + int(name[-1]) % 2
-        make_up_evaluation(study, results, name, count)
-    content = study.model_dump(mode="json") | {"base": None}
-    results.study.write_text(yaml.safe_dump(content, sort_keys=False))
+    for name, _ in list(results.evaluations()):
+        make_up_evaluation(study, results, name, (right or {}).get(name.split("/")[0], 6) + int(name[-1]) % 2)
     return StudyResults(folder)
 
 

@@ -2,10 +2,13 @@
 
 import dataclasses
 import math
+import re
+from pathlib import Path
 from typing import Literal
 
 import pytest
 import torch
+import yaml
 
 from policygrain import StepTotals, TokenBatch, method
 from policygrain.errors import UserError
@@ -22,6 +25,7 @@ BATCH = {
     "advantages": torch.tensor([1.0, -1.0]),
     "mask": torch.tensor([[1, 1], [1, 0]]),
 }
+MISTAKES = yaml.safe_load(Path(__file__).with_name("mistakes.yaml").read_text())
 OWN = """
 from policygrain.objective import needs
 from policygrain.objective.clip import Surrogate
@@ -113,21 +117,7 @@ def test_a_part_belongs_to_its_key():
         dataclasses.replace(method("grpo"), ratio=NoClip())
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"ratio": {"name": "my_parts:half", "shair": 1.0}}, r"methods\.grpo\.ratio\.shair: .*'share'"),
-        ({"ratio": {"name": "my_parts:half", "share": "much"}}, r"methods\.grpo\.ratio\.share: .*'much'"),
-        ({"penalties": [{"name": "my_parts:surprise", "x": 1}]}, r"penalties\[0\]\.x: .*no keyword parameters"),
-        ({"ratio": "my_parts:haf"}, r"methods\.grpo\.ratio: 'my_parts:haf' cannot be imported: .*'haf'"),
-        ({"ratio": "no_such_parts:f"}, r"No module named 'no_such_parts'\. Is its folder on PYTHONPATH\?"),
-        ({"advantage": "my_parts:half"}, r"methods\.grpo: the method does not work on a small example"),
-        # Functions that read what they have not declared.
-        ({"clip": "my_parts:centred"}, r'batch\.step_tensors: .*@needs\("step_log_probs"\)'),
-        ({"penalties": ["my_parts:low_entropy"]}, r'@needs\("entropy_gradient"\)'),
-        ({"penalties": ["my_parts:far"]}, "does not work on a small example"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "says"), MISTAKES["not_working"])
 def test_what_does_not_work_is_named_by_the_check(own, changes, says):
     chosen = method("grpo", **changes)
     with pytest.raises(UserError, match=says):
@@ -188,7 +178,7 @@ def test_micro_batches_with_the_totals_of_a_step_have_its_loss_and_gradient(name
     numbers = StepTotals(24, 4, batch.whole.max_length, 3, batch.whole.responses, 4)
     steps = [chosen.step_of(batch), numbers]
     if name in STEP_WIDE or "step_log_probs" in chosen.needs:
-        with pytest.raises(ValueError, match=f"{chosen.name}: reads statistics of the whole optimizer step"):
+        with pytest.raises(ValueError, match=re.escape(f"{chosen.name}: reads statistics of the")):
             chosen.loss(batch.rows(torch.tensor([0, 2])).replace(step=steps.pop()))
     whole = chosen.loss(batch).loss
     for step in steps:

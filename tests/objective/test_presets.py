@@ -5,9 +5,10 @@ Their settings are compared with docs/methods by tests/repository/test_docs.py.
 
 import dataclasses
 import json
-import math
+from pathlib import Path
 
 import pytest
+import yaml
 
 from policygrain import method
 from policygrain.cli import main
@@ -18,6 +19,7 @@ from policygrain.objective.method import TEXTS
 from policygrain.objective.presets import parse, resolve
 from policygrain.objective.ratio import Block, NoRatio
 
+MISTAKES = yaml.safe_load(Path(__file__).with_name("mistakes.yaml").read_text())
 HIGHER, NARROW = ({"low": low, "high": high, "dual": None} for low, high in ((0.2, 0.28), (3e-4, 4e-4)))
 # Ratio, and the range of NAME_clip; all else is as in `none`.
 COMPARISON = {
@@ -28,9 +30,6 @@ COMPARISON = {
     "sequence": ("sequence", (0.003, 0.004)),
     "product": ("product, cap 2.0", None),
 }
-
-
-SEQUENCES = {"correction_cap": 2.0, "correction_grain": "sequence"}
 
 
 def test_presets_to_compare_ratios_with_differ_in_nothing_else():
@@ -127,47 +126,7 @@ def test_label_and_source_are_those_of_the_method_itself():
 # --- Mistakes ---
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "says"),
-    [
-        ("tpeo", {}, "'tpeo'.*'tepo'"),
-        ("grpo", {"agregation": "token_mean"}, "methods.grpo.agregation: .*'aggregation'"),
-        ("grpo", {"ratio": "sequnce"}, "methods.grpo.ratio: .*'sequence'"),
-        ("grpo", {"clip": {"hihg": 0.3}}, "methods.grpo.clip.hihg: .*'high'"),
-        ("grpo", {"clip": {"low": "3e-4x"}}, "methods.grpo.clip.low: .*valid number .*'3e-4x'"),
-        ("grpo", {"clip": {"low": -0.1}}, r"methods.grpo.clip.low: .*greater than or equal to 0 \(got -0.1\)"),
-        ("grpo", {"clip": {"high": math.inf}}, "methods.grpo.clip.high: .*finite"),
-        ("grpo", {"clip": {"dual": 1.0}}, "methods.grpo.clip.dual: .*greater than 1"),
-        ("grpo", {"ratio": {"size": 3}}, "methods.grpo.ratio.size: .*It has no parameters"),
-        ("grpo", {"ratio": None}, "methods.grpo.ratio: expected a name, or a mapping"),
-        ("grpo", {"penalties": "kl"}, "methods.grpo.penalties: expected a list"),
-        ("grpo", {"penalties": [{"coefficient": 1.0}]}, r"methods.grpo.penalties\[0\]: expected a name"),
-        (
-            "mpo",
-            {"ratio": {"layout": "slide"}},
-            "methods.mpo.ratio.layout: 'slide' is not 'sliding', 'tiled', 'segments' or 'turns'",
-        ),
-        ("mpo", {"ratio": {"size": 2.5}}, "methods.mpo.ratio.size: .*valid integer"),
-        ("mpo_heads", {"ratio": {"layout": "tiled"}}, "methods.mpo_heads.ratio: .*needs layout: sliding"),
-        ("mpo_heads", {"ratio": {"edges": "normalised"}}, "methods.mpo_heads.ratio: .*needs future: backbone"),
-        ("mpo_heads", {"ratio": {"size": 1}}, "methods.mpo_heads.ratio: .*a size of at least 2"),
-        ("mpo", {"ratio": {"future_weight": 1}}, "methods.mpo.ratio.future_weight: .*less than 1"),
-        (
-            "bypass",
-            {"sampler": {"correction_cap": 2.0}},
-            "methods.bypass: anchor: rollout .*would correct for it twice",
-        ),
-        ("gepo", {"anchor": "rollout"}, "methods.gepo: ratio: group_expectation needs anchor: old"),
-        ("dapo", {"sampler": {"rejection_low": 0.5}}, "sampler: rejection_low needs rejection_high"),
-        ("dapo", {"sampler": {"rejection_low": 2, "rejection_high": 1}}, "rejection_low must not be above"),
-        ("grpo", {"sampler": {"correction_cap": 1.0, "correction_floor": 2.0}}, "sampler: correction_floor must not"),
-        ("fipo", {"clip": {"least": 1.5}}, "methods.fipo.clip: least must not be above largest"),
-        ("vespo", {"sampler": SEQUENCES}, "correction_grain must not be sequence"),  # multiplied once for each token
-        ("mpo_heads", {"heads": {}}, "methods.mpo_heads.heads: unknown key. .*'mtp_heads'"),
-        ("tepo", {"penalties": [{"name": "kl_"}]}, r"methods.tepo.penalties\[0\]: .*'kl'"),
-        ("dapo", {"sampler": {"dynamic": 1}}, "methods.dapo.sampler.dynamic: .*boolean"),
-    ],
-)
+@pytest.mark.parametrize(("name", "changes", "says"), MISTAKES["refused"])
 def test_a_mistake_is_named_and_mended(name, changes, says):
     with pytest.raises(UserError, match=says):
         method(name, **changes)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import yaml
 from hypothesis import settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -19,47 +21,8 @@ from policygrain.objective.loss import merge_metrics
 # Fewer where the profile has fewer: tests/repository/test_light_installation.py runs these tests a second time.
 few = settings(deadline=None, derandomize=True, max_examples=min(30, settings().max_examples))
 
-# Clip-Cov draws tokens at random; with `fraction` 1 it takes every candidate. The covariance range and KL-Cov's share
-# are widened so that small batches have such tokens.
-DETERMINISTIC = {
-    "clip_cov": {"clip": {"fraction": 1.0, "cov_low": 0.05}},
-    "kl_cov": {"penalties": [{"name": "kl_cov", "fraction": 0.3}]},
-}
-# Every preset, and the choices that no preset makes.
-METHODS: dict[str, Method] = {name: method(name, **DETERMINISTIC.get(name, {})) for name in method_names()} | {
-    "grpo + KL to initial": method("grpo", penalties=[{"name": "kl", "coefficient": 0.1}]),
-    "grpo + dual clip": method("grpo", clip={"dual": 1.5}),
-    "dapo + prompt mean": method("dapo", aggregation="prompt_mean"),
-    "dapo + off-policy mask": method("dapo", off_policy_bound=0.05),
-    "mpo + segments": method("mpo", ratio={"layout": "segments"}),
-    "mpo + segments, joint": method("mpo", ratio={"layout": "segments", "weights": "joint"}),
-    "mpo + turns": method("mpo", ratio={"layout": "turns"}),
-    "gspo + mean over turns": method("gspo", aggregation="turn_mean_token_mean"),
-    "grpo + holder": method("grpo", ratio={"name": "holder", "power": -0.5}),
-    "dapo + topr": method("dapo", clip={"name": "topr"}),
-    "dapo + m2po": method("dapo", clip={"name": "m2po"}),
-    "dapo + anchor": method("dapo", anchor="rollout"),
-    "grpo + KL in the reward": method(
-        "grpo", penalties=[{"name": "kl", "estimator": "k1", "place": "reward", "times_ratio": True}]
-    ),
-    "grpo + k2": method("grpo", penalties=[{"name": "kl", "estimator": "k2"}]),
-    "dapo + product": method("dapo", ratio="product"),
-    "reinforce + truncated product": method("reinforce", ratio={"name": "product", "cap": 2.0}),
-    "prefix_is + own gradient": method("prefix_is", ratio={"gradient": "own"}),
-    "mpo + normalised edges": method("mpo", ratio={"edges": "normalised"}),
-    "mpo_tiled + joint, normalised edges": method("mpo_tiled", ratio={"weights": "joint", "edges": "normalised"}),
-    "tepo by covariance": method(
-        "tepo",
-        penalties=[
-            {
-                "name": "kl",
-                "reference": "old",
-                "mask": "positive_advantage_entropy_drop",
-                "entropy_signal": "covariance",
-            }
-        ],
-    ),
-}
+OWN = yaml.safe_load(Path(__file__).with_name("methods.yaml").read_text())
+METHODS: dict[str, Method] = {name: method(name, OWN) for name in {**dict.fromkeys(method_names()), **OWN}}
 
 
 @st.composite

@@ -25,49 +25,42 @@ def of_file(folder: Path, size: int = 3, **changes: Any) -> Study:
     return small_study(data=data, model={"tiny": {"vocabulary": 300}, "warm_start": {"steps": 0}}, **changes)
 
 
-@pytest.mark.slow
 def test_a_start_that_is_no_model_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "empty"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    model = {"warm_start": {"steps": 0}}
-    with pytest.raises(UserError, match=r"'some/model' is neither a folder nor .*`hf download some/model`"):
-        check_study(small_study(model={**model, "start": "some/model"}))
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text('{"max_position_embeddings": 99}')
-    with pytest.raises(UserError, match=r"is not a model with a tokenizer: tokenizer_config\.json is missing"):
-        check_study(small_study(model={**model, "start": str(tmp_path / "model")}))
-
-
-def test_settings_that_were_chosen_for_the_same_pretrained_model_are_said(tmp_path: Path) -> None:
-    pretrained = {**SMALL, "name": "ranges", "model": {"start": "some/model"}}
-    path = write_study(tmp_path / "ranges.yaml", pretrained)
-    model = {"start": "some/model"}
-    assert "may not hold for other models (rule 4" in "".join(notes(small_study(model=model, tuned_on=[str(path)])))
-    assert "other models" not in "".join(notes(small_study(tuned_on=[str(path)])))
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"max_position_embeddings": 99}')
+    for start, says in (
+        ("some/model", r"'some/model' is neither a folder nor .*`hf download some/model`"),
+        (str(folder), r"is not a model with a tokenizer: tokenizer_config\.json is missing"),
+    ):
+        with pytest.raises(UserError, match=says):
+            check_study(small_study(model={"warm_start": {"steps": 0}, "start": start}))
 
 
 def test_ids_of_a_benchmark_are_unique(tmp_path: Path) -> None:
     """Scores are grouped by them; problems after those that are used do not count."""
     write_lines(tmp_path / "twice.jsonl", [*QUESTIONS[:2], QUESTIONS[0]])
-
-    def check(size: int | None) -> None:
-        benchmarks = [{"name": "a", "source": "twice.jsonl", "size": size}]
-        check_study(of_file(tmp_path, evaluation={"benchmarks": benchmarks}))
-
-    check(2)
+    benchmark = {"name": "a", "source": "twice.jsonl"}
+    check_study(of_file(tmp_path, evaluation={"benchmarks": [benchmark | {"size": 2}]}))
     with pytest.raises(UserError, match="a: 2 problems have the id '0'"):
-        check(None)
+        check_study(of_file(tmp_path, evaluation={"benchmarks": [benchmark]}))
 
 
 def test_what_is_allowed_and_probably_not_meant_is_said(tmp_path: Path) -> None:
     of_training = {"benchmarks": [{"name": "mine", "source": "own.jsonl"}]}
+    pretrained = {"model": {"start": "some/model"}}
+    path = write_study(tmp_path / "ranges.yaml", {**SMALL, "name": "ranges", **pretrained})
     for study, expected in (
         (of_file(tmp_path, evaluation=of_training), "evaluation.benchmarks: mine (own.jsonl) is also in data.train"),
         (of_file(tmp_path, size=50), "own.jsonl has 5 problems, fewer than train_size + validation_size (52)"),
         (small_study(training={"updates_per_batch": 1}), "all importance ratios are 1"),
+        (small_study(**pretrained, tuned_on=[str(path)]), "may not hold for other models (rule 4"),
     ):
         [note] = notes(study)
         assert expected in note
+    assert notes(small_study(tuned_on=[str(path)])) == []
 
 
 def test_prepare_checks_the_study_before_it_writes(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ test: setup lint
 test-fast: setup
 	$(PYTEST) -q -m "not slow and not slurm and not trl and not verl and not release" $(PYTEST_OPTIONS)
 
-# The default tests that need bubblewrap, Chromium, a C++ compiler or real problem sets; one that is skipped has failed.
+# The default tests that need bubblewrap, Chromium or real problem sets; one that is skipped has failed.
 test-optional: setup
 	NO_SKIPS=1 $(PYTEST) -m "optional and not slurm and not trl and not verl and not release"
 

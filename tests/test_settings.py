@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from policygrain import method
 from policygrain.objective import MtpHeads, Sampler
 from policygrain.objective.method import CHOICES
 from policygrain.settings import InvalidSettings, Settings, keys, problem_of, setting
-from policygrain.study.methods import section_of_settings
+from policygrain.study.methods import MethodChanges, section_of_settings
 
 KINDS = [Sampler, MtpHeads, *(part for parts in CHOICES.values() for part in parts.values())]
 WORDS = sorted({word for kind in KINDS for _, field in keys(kind).values() for word in [str(field.default)]})
@@ -80,3 +81,31 @@ def test_all_wrong_keys_are_named_at_once_and_values_that_exclude_each_other_tog
 def test_what_is_said_of_a_value(value: Any, kind: Any, problem: str) -> None:
     found = problem_of(value, kind)
     assert problem in found and bool(found) == bool(problem)
+
+
+# ---- as sections of a study file ------------------------------------------------------------------------------------
+
+
+def test_changes_of_a_study_are_those_that_it_says() -> None:
+    """A null is a choice, a missing key is not."""
+    said = {"base": "dapo", "clip": None, "sampler": {"dynamic": False}}
+    changes = MethodChanges.model_validate(said)
+    assert changes.data() == changes.model_dump() == said
+    chosen = method("mine", {"mine": changes})
+    assert chosen.clip.name == "none" and chosen.ratio == method("dapo").ratio
+    assert not chosen.sampler.dynamic and chosen.sampler.overlong_buffer == 0.2
+
+
+@pytest.mark.parametrize("kind", [Sampler, MtpHeads])
+def test_a_section_has_the_keys_defaults_and_descriptions_of_the_settings(kind: type[Settings]) -> None:
+    section = section_of_settings(kind)
+    assert section().model_dump() == {name: getattr(kind(), name) for name in keys(kind)}
+    described = {name: info.description for name, info in section.model_fields.items()}
+    assert described == {name: field.metadata["description"] for name, (_, field) in keys(kind).items()}
+
+
+def test_the_schema_of_a_part_is_that_of_its_class() -> None:
+    schema = MethodChanges.model_json_schema()["properties"]["clip"]
+    (ppo,) = (s for s in schema["anyOf"] if s.get("title") == "PpoClip")
+    assert ppo["properties"]["low"]["default"] == 0.2 and ppo["properties"]["low"]["maximum"] == 1
+    assert schema["anyOf"][0] == {"enum": list(CHOICES["clip"])} and schema["anyOf"][-1] == {"type": "null"}

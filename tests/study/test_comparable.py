@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from policygrain.errors import UserError
+from policygrain.study import Study
 from policygrain.study.comparable import check_comparisons, check_tuning, different_parts, pairs
 from policygrain.study.runs import Arm
 
@@ -23,9 +24,9 @@ METHODS: dict[str, Any] = {
 }
 
 
-def experiment(methods: list[str], reference: str, vary: dict[str, Any] | None = None) -> Any:
-    section = {"methods": methods, "reference": reference, "vary": vary or {}}
-    return small_study(methods=METHODS, experiments={"map": section}, seeds=[0, 1])
+def experiment(methods: list[str], reference: str | None, seeds: tuple[int, ...] = (0, 1), **more: Any) -> Study:
+    section = {"methods": methods, "reference": reference, **more}
+    return small_study(methods=METHODS, experiments={"map": section}, seeds=list(seeds))
 
 
 @pytest.mark.parametrize(
@@ -41,12 +42,12 @@ def experiment(methods: list[str], reference: str, vary: dict[str, Any] | None =
     ],
 )
 def test_parts_that_differ(one: str, other: str, parts: list[str]) -> None:
-    study = small_study(methods=METHODS, experiments={"e": {"methods": ["token"]}})
+    study = experiment(["token"], None)
     assert different_parts(Arm(one).method(study), Arm(other).method(study)) == parts
 
 
 def test_each_arm_is_paired_with_the_reference_at_its_own_settings() -> None:
-    study = experiment(["none", "token", "token_clip"], "none", {"off_policy_steps": [0, 2]})
+    study = experiment(["none", "token", "token_clip"], "none", vary={"off_policy_steps": [0, 2]})
     check_comparisons(study)
     assert [(p.arm.name, p.reference.name) for p in pairs(study)] == [
         ("token", "none"),
@@ -58,64 +59,55 @@ def test_each_arm_is_paired_with_the_reference_at_its_own_settings() -> None:
 
 
 def test_other_pairs_are_compared_at_each_setting() -> None:
-    section = {"methods": ["token", "token_clip", "sequence"], "compare": [["sequence", "token_clip"]]}
-    more = {"vary": {"off_policy_steps": [1, 2]}, "margin": 1.0}
-    study = small_study(methods=METHODS, experiments={"map": section | more}, seeds=[0, 1])
+    more: dict[str, Any] = {"compare": [["sequence", "token_clip"]], "margin": 1.0}
+    study = experiment(["token", "token_clip", "sequence"], None, vary={"off_policy_steps": [1, 2]}, **more)
     check_comparisons(study)
     assert [(p.arm.name, p.reference.name, p.margin) for p in pairs(study)] == [
-        ("sequence+off_policy_steps=1", "token_clip+off_policy_steps=1", 1.0),
-        ("sequence+off_policy_steps=2", "token_clip+off_policy_steps=2", 1.0),
+        (f"sequence+off_policy_steps={steps}", f"token_clip+off_policy_steps={steps}", 1.0) for steps in (1, 2)
     ]
 
 
-def own_pairs(**experiments: Any) -> list[tuple[str, str]]:
-    changes = {"pairs": {"base": "dapo", "clip": {"low": 0.1}}, "more": {"base": "pairs", "clip": {"low": 0.2}}}
-    found = pairs(small_study(methods=changes, experiments=experiments))
+@pytest.mark.parametrize(
+    ("experiments", "expected"),
+    [
+        ({"e": {"methods": ["grpo", "dapo", "pairs", "more"]}}, ["pairs dapo", "more pairs"]),
+        ({"e": {"methods": ["dapo", "more"]}}, ["more dapo"]),
+        ({"e": {"methods": ["grpo", "more"]}}, []),
+        (
+            {"e": {"methods": ["dapo", "pairs"], "vary": {"updates_per_batch": [1, 2]}}},
+            ["pairs+updates_per_batch=1 dapo+updates_per_batch=1", "pairs dapo"],
+        ),
+        # The base alone has other settings.
+        ({"e": {"methods": ["pairs"]}, "f": {"methods": ["dapo"], "vary": {"updates_per_batch": [1]}}}, []),
+    ],
+)
+def test_an_own_method_is_compared_with_the_nearest_base_that_is_trained(
+    experiments: dict[str, Any], expected: list[str]
+) -> None:
+    own = {"pairs": {"base": "dapo", "clip": {"low": 0.1}}, "more": {"base": "pairs", "clip": {"low": 0.2}}}
+    found = pairs(small_study(methods=own, experiments=experiments))
     assert all(pair.whole for pair in found)
-    return [(pair.arm.name, pair.reference.name) for pair in found]
-
-
-def test_an_own_method_is_compared_with_the_nearest_base_that_is_trained() -> None:
-    every = {"methods": ["grpo", "dapo", "pairs", "more"]}
-    assert own_pairs(e=every) == [("pairs", "dapo"), ("more", "pairs")]
-    assert own_pairs(e={"methods": ["dapo", "more"]}) == [("more", "dapo")]
-    assert own_pairs(e={"methods": ["grpo", "more"]}) == []
-    updates = {"methods": ["dapo", "pairs"], "vary": {"updates_per_batch": [1, 2]}}
-    assert own_pairs(e=updates) == [("pairs+updates_per_batch=1", "dapo+updates_per_batch=1"), ("pairs", "dapo")]
-    only_base = {"methods": ["dapo"], "vary": {"updates_per_batch": [1]}}
-    assert own_pairs(e={"methods": ["pairs"]}, f=only_base) == [], "with other settings"
+    assert [f"{pair.arm.name} {pair.reference.name}" for pair in found] == expected
 
 
 @pytest.mark.parametrize(
-    ("methods", "reference", "vary", "message"),
+    ("methods", "reference", "more", "says"),
     [
-        (["token", "dynamic", "with_kl"], "token", {}, r"'with_kl' differs from 'token' in clip and penalties.*rule 1"),
-        (["token", "sequence"], "tokn", {}, r"experiments\.map\.reference: 'tokn' is not one of.*Did you mean 'token'"),
-        (
-            ["token", "sequence"],
-            "token",
-            {"updates_per_batch": [1, 2]},
-            r"vary\.updates_per_batch changes the number.*rule 2",
-        ),
-        (["token", "sequence"], "token", {"steps": [2, 4]}, r"rule 2"),
-        (["token", "sequence"], "token", {"epochs": [1, 2]}, r"vary\.epochs changes the number.*rule 2"),
+        (["dynamic", "with_kl"], "token", {}, r"'with_kl' differs from 'token' in clip and penalties.*rule 1"),
+        (["sequence"], "tokn", {}, r"experiments\.map\.reference: 'tokn' is not one of.*Did you mean 'token'"),
+        (["sequence"], "token", {"vary": {"updates_per_batch": [1, 2]}}, r"vary\.updates_per_batch changes .*rule 2"),
+        (["sequence"], "token", {"vary": {"steps": [2, 4]}}, "rule 2"),
+        (["sequence"], "token", {"vary": {"epochs": [1, 2]}}, r"vary\.epochs changes the number.*rule 2"),
+        (["none"], "token", {"seeds": (0,)}, r"map\.reference: .*one seed \(seeds: \[0\]\).*rule 8 of docs/statistics"),
     ],
 )
 def test_a_comparison_that_breaks_a_rule_is_refused(
-    methods: list[str], reference: str, vary: dict[str, Any], message: str
+    methods: list[str], reference: str, more: dict[str, Any], says: str
 ) -> None:
-    with pytest.raises(UserError, match=message):
-        check_comparisons(experiment(methods, reference, vary))
-
-
-@pytest.mark.parametrize(("seeds", "own", "key"), [([0], None, "seeds"), ([0, 1], [1], r"experiments\.map\.seeds")])
-def test_a_comparison_with_one_seed_is_refused(seeds: list[int], own: list[int] | None, key: str) -> None:
-    section = {"methods": ["token", "none"], "reference": "none", "seeds": own}
-    with pytest.raises(
-        UserError, match=rf"map\.reference: .*one seed \({key}: \[\d\]\).*rule 8 of docs/statistics\.md"
-    ):
-        check_comparisons(small_study(methods=METHODS, experiments={"map": section}, seeds=seeds))
-    check_comparisons(small_study(methods=METHODS, experiments={"map": section | {"reference": None}}, seeds=seeds))
+    with pytest.raises(UserError, match=says):
+        check_comparisons(experiment(["token", *methods], reference, **more))
+    if "seeds" in more:
+        check_comparisons(experiment(["token", *methods], None, **more))
 
 
 @pytest.mark.parametrize(
@@ -140,8 +132,6 @@ def test_settings_are_chosen_on_problems_seeds_and_start_models_that_judge_nothi
     else:
         with pytest.raises(UserError, match=rf"{message}.*rule 4 of docs/statistics\.md"):
             check_tuning(study)
-
-
-def test_a_study_that_chose_settings_and_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"tuned_on: .*gone\.yaml: no such study file"):
-        check_tuning(small_study(tuned_on=[str(tmp_path / "gone.yaml")]))
+    path.unlink()
+    with pytest.raises(UserError, match=r"tuned_on: .*ranges\.yaml: no such study file"):
+        check_tuning(study)

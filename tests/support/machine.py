@@ -1,8 +1,7 @@
 """What tests need beyond the locked environment: the only place that asks whether it is here, and skips where not.
 
-A test names its need by a mark, `@pytest.mark.needs("bubblewrap")`, or by a fixture that has one (conftest.py). `make
-test` runs on a machine that has none of these; `.ci/run` installs them and calls `make test-optional`, where a skip is
-a failure.
+A test names its need by a mark, `@pytest.mark.needs("gpu")`, or by a fixture that has one (conftest.py). `make test`
+runs without any of these; `.ci/run` installs them and calls `make test-optional`, where a skip is a failure.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ OF_FIXTURES = {
     "cluster": "slurm",
 }
 # Needs of default tests, which `make test-optional` runs; the others belong to targets of their own (pyproject.toml).
-OPTIONAL = ("bubblewrap", "chromium", "compiler", "namespaces", "problem sets")
+OPTIONAL = ("bubblewrap", "chromium", "namespaces", "problem sets")
 
 
 def browser() -> str | None:
@@ -41,72 +40,51 @@ def problem_sets() -> Path:
 @cache
 def missing(need: str) -> str | None:
     """Why this machine lacks it, and what to do; None where it is here."""
-    return _ASKED[need]()
-
-
-def _bubblewrap() -> str | None:
     # Imported here: the objective is tested with the oldest Python and torch alone, too.
-    from policygrain.errors import UserError
-    from policygrain.grading.sandbox import isolation
+    match need:
+        case "bubblewrap":
+            from policygrain.errors import UserError
+            from policygrain.grading.sandbox import isolation
 
-    try:
-        isolation()
-    except UserError as error:
-        return str(error)
-    return None
+            try:
+                isolation()
+            except UserError as error:
+                return str(error)
+            return None
+        case "chromium":
+            return None if browser() else f"none of {', '.join(BROWSERS)} is here (apt-get install chromium)"
+        case "gpu":
+            import torch
+
+            return None if torch.cuda.is_available() else "torch sees no GPU (make test-gpu runs this on one)"
+        case "namespaces":
+            forbid = "echo 0 > /proc/sys/user/max_user_namespaces"
+            return tried("unshare", "--user", "--map-root-user", "sh", "-c", forbid)
+        case "problem sets":
+            there = (problem_sets() / "gsm8k_train.jsonl").exists()
+            return None if there else f"no real problem sets in {problem_sets()} (set POLICYGRAIN_DATA)"
+        case "verl":
+            from importlib.metadata import PackageNotFoundError
+
+            from policygrain.trainers.verl_config import verl_python
+
+            try:
+                verl_python()
+            except PackageNotFoundError:
+                return "there is no environment with verl (make setup-verl)"
+            return None
+        case "slurm":
+            return slurm.missing()
+        case "slurm with networks":
+            networks = ("unshare", "--net", "--pid", "--fork", "--mount", "--mount-proc", "sh", "-c", slurm.A_NETWORK)
+            return slurm.missing() or tried(*networks)
+    raise ValueError(need)
 
 
-def _chromium() -> str | None:
-    return None if browser() else f"none of {', '.join(BROWSERS)} is here (apt-get install chromium)"
-
-
-def _compiler() -> str | None:
-    return None if shutil.which("g++") else "torch.compile needs a C++ compiler (apt-get install g++)"
-
-
-def _gpu() -> str | None:
-    import torch
-
-    return None if torch.cuda.is_available() else "torch sees no GPU (make test-gpu runs this on one)"
-
-
-def _namespaces() -> str | None:
-    forbid = "echo 0 > /proc/sys/user/max_user_namespaces"
-    command = ["unshare", "--user", "--map-root-user", "sh", "-c", forbid]
+def tried(*command: str) -> str | None:
+    """Why a command fails here; None where it succeeds."""
     try:
         subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     except (OSError, subprocess.SubprocessError) as error:
-        return f"namespaces cannot be forbidden for a process: {getattr(error, 'stderr', None) or error}"
+        return f"not possible here: {getattr(error, 'stderr', None) or error}"
     return None
-
-
-def _problem_sets() -> str | None:
-    folder = problem_sets()
-    return (
-        None if (folder / "gsm8k_train.jsonl").exists() else f"no real problem sets in {folder} (set POLICYGRAIN_DATA)"
-    )
-
-
-def _verl() -> str | None:
-    from importlib.metadata import PackageNotFoundError
-
-    from policygrain.trainers.verl_config import verl_python
-
-    try:
-        verl_python()
-    except PackageNotFoundError:
-        return "there is no environment with verl (make setup-verl)"
-    return None
-
-
-_ASKED = {
-    "bubblewrap": _bubblewrap,
-    "chromium": _chromium,
-    "compiler": _compiler,
-    "gpu": _gpu,
-    "namespaces": _namespaces,
-    "problem sets": _problem_sets,
-    "slurm": slurm.missing,
-    "slurm with networks": lambda: slurm.missing(apart=True),
-    "verl": _verl,
-}

@@ -57,6 +57,7 @@ def make_up_run(
     rows = rows or made_up_rows(updates, run.seed)
     steps = len(rows) - 1
     timings = timings or [{"step": s, "total_seconds": 2.0 * (s + 1)} for s in range(steps)]
+    start = f"s{run.seed}" if fingerprints.study.model.start == "tiny" else "s"
     write_lines(there.metrics, rows)
     write_lines(there.timings, timings)
     config = RunConfig(
@@ -66,9 +67,7 @@ def make_up_run(
         settings=fingerprints.run_settings(arm, run.seed),
         method={"ratio": "token"},
         training={"steps": steps},
-        inputs=RunInputs(
-            start_model=f"s{run.seed}" if fingerprints.study.model.start == "tiny" else "s", train="d", validation="v"
-        ),
+        inputs=RunInputs(start_model=start, train="d", validation="v"),
     )
     final = FinalMetrics(
         validation_accuracy=0.5,
@@ -100,15 +99,15 @@ def made_up_rows(updates: int, seed: int) -> list[dict[str, Any]]:
     return [*rows, {"step": STEPS, "validation_accuracy": final, "total_tokens": 300, "total_samples": 96}]
 
 
-def make_up_evaluation(
-    study: Study,
-    results: StudyFolder,
-    model: str,
-    count: int,
-    seconds: dict[str, float] | None = None,
-    tokens: int = 100,
-) -> None:
+def make_up_evaluation(study: Study, results: StudyFolder, model: str, count: int) -> None:
     """The evaluation of one model that solves the first ``count`` problems of each benchmark, greedily one more."""
+
+    def scores(right: int) -> list[float]:
+        return [float(problem < right) for problem in range(PROBLEMS)]
+
+    def outcomes(correct: int, incorrect: int) -> dict[str, int]:
+        return {name: n for name, n in (("correct", correct), ("incorrect", incorrect)) if n}
+
     benchmarks = {b.name: sampling_of(study, b) for b in study.evaluation.benchmarks}
     protocol = {"model": "m", "prompt": "p", "grader": "numeric-1", "engine": "vllm", "seed": 7}
     settings = {name: {"sampling": s.model_dump(), "problems": "d"} for name, s in benchmarks.items()}
@@ -118,20 +117,14 @@ def make_up_evaluation(
             n=sampling.n,
             problems=PROBLEMS,
             accuracy=count / PROBLEMS,
-            per_problem=[1.0] * count + [0.0] * (PROBLEMS - count),
+            per_problem=scores(count),
             contaminated=[],
             pass_at={1: count / PROBLEMS},
             majority=count / PROBLEMS,
-            outcomes={
-                outcome: problems * sampling.n
-                for outcome, problems in (("correct", count), ("incorrect", PROBLEMS - count))
-                if problems
-            },
-            tokens=tokens,
+            outcomes=outcomes(count * sampling.n, (PROBLEMS - count) * sampling.n),
+            tokens=100,
             truncated=0.0,
-            greedy=[1.0] * min(count + 1, PROBLEMS) + [0.0] * max(PROBLEMS - count - 1, 0)
-            if study.evaluation.greedy
-            else None,
+            greedy=scores(count + 1) if study.evaluation.greedy else None,
         )
         for name, sampling in benchmarks.items()
     ]
@@ -139,7 +132,7 @@ def make_up_evaluation(
         model=model,
         key=f"evaluation-{model}",
         protocol={**protocol, "benchmarks": settings},
-        facts=EvaluationFacts(seconds=seconds or {"engine": 3.0}, hardware="a computer", versions={"vllm": "1"}),
+        facts=EvaluationFacts(seconds={"engine": 3.0}, hardware="a computer", versions={"vllm": "1"}),
         records=records,
     )
     folder = results.evaluation(model)

@@ -18,41 +18,13 @@ from policygrain.train.stopping import Stop
 from policygrain.trainers.run import train_run
 
 SAMPLED = ("total_tokens", "reward_mean", "response_length_mean")
-# The initial model guesses a digit, so that some rewards differ within a group and gradients are not zero.
-SMALL: dict[str, Any] = {
-    "name": "small",
-    "seeds": [0],
-    "model": {
-        "tiny": {"hidden": 32, "intermediate": 32, "layers": 2, "heads": 1, "context": 96},
-        "warm_start": {"steps": 160, "mixed_steps": 160, "batch_size": 16, "direct_share": 1.0},
-    },
-    "data": {"train": ["count"], "train_size": 200, "validation_size": 10},
-    "training": {
-        "steps": 4,
-        "prompts_per_step": 4,
-        "group": 4,
-        "updates_per_batch": 2,
-        "learning_rate": 1e-3,
-        "max_tokens": 12,
-        "validate_every": 2,
-        "checkpoint_every": 1,
-    },
-    "experiments": {"headline": {"methods": ["grpo"]}},
-    "evaluation": {
-        "engine": "transformers",
-        "sampling": {"n": 2, "temperature": 1.0, "max_tokens": 12},
-        "benchmarks": [{"name": "count", "source": "count", "size": 15}],
-    },
-    "figures": ["dynamics"],
-}
+SMALL: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("small.yaml").read_text())
 
 
 def small_study(**changes: Any) -> Study:
     """SMALL with sections changed key by key."""
-    data = {
-        k: {**v, **changes[k]} if k in changes and isinstance(v, dict) else changes.get(k, v) for k, v in SMALL.items()
-    }
-    return parse_study({**data, **{k: v for k, v in changes.items() if k not in SMALL}}, Path("small.yaml"))
+    merged = {k: SMALL[k] | v if isinstance(v, dict) and k in SMALL else v for k, v in changes.items()}
+    return parse_study(SMALL | merged, Path("small.yaml"))
 
 
 def set_key(data: Any, key: str, value: Any) -> None:

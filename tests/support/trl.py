@@ -6,6 +6,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from policygrain.model.loading import load_model
 
 with warnings.catch_warnings():
@@ -13,25 +15,7 @@ with warnings.catch_warnings():
     from datasets import Dataset
     from trl import GRPOConfig
 
-# A step of 8 responses to 2 prompts, and a second one on the same rollouts, which is off-policy.
-SETTINGS: dict[str, Any] = {
-    "per_device_train_batch_size": 8,
-    "gradient_accumulation_steps": 1,
-    "num_generations": 4,
-    "num_iterations": 2,
-    "max_completion_length": 10,
-    "max_steps": 4,
-    "learning_rate": 3e-3,
-    "lr_scheduler_type": "constant",
-    "report_to": "none",
-    "logging_steps": 1,
-    "save_strategy": "no",
-    "use_cpu": True,
-    "bf16": False,
-    "gradient_checkpointing": False,
-    "disable_tqdm": True,
-    "seed": 5,
-}
+SETTINGS: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 PROMPTS = ("1+2=\n", "7+5=\n", "30+4=\n", "9+9=\n")
 OF_THE_TRAINER = ("objective", "micro_batch_statistics")
 

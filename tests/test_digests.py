@@ -1,9 +1,11 @@
-"""Digests: equal for equal content, different for every change that a model's output depends on."""
+"""Digests of files, models and settings, and the commit in records."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from policygrain import digests
 from policygrain.errors import UserError
+from policygrain.provenance import commit
 
 FILES = [
     *("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json"),
@@ -83,3 +86,34 @@ def test_a_large_file_that_has_not_changed_is_not_read_again(model: Path, monkey
     weights.write_text("heights" * 20)  # as long as before
     os.utime(weights, ns=(0, 1))
     assert digests.of_model(model, remembered=True) == digests.of_model(model) != first
+
+
+def git(folder: Path, *arguments: str) -> str:
+    who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    return subprocess.run(["git", *who, *arguments], cwd=folder, capture_output=True, text=True, check=True).stdout
+
+
+def state(package: Path) -> str:
+    commit.cache_clear()
+    return commit(package)
+
+
+def test_a_commit_names_a_changed_tree_and_an_installed_package_has_none(tmp_path: Path) -> None:
+    repository, package = tmp_path / "repository", tmp_path / "repository" / "src" / "package"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("one = 1\n")
+    for arguments in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "-m", "first"]):
+        git(repository, *arguments)
+    head = git(package, "rev-parse", "HEAD").strip()
+    (repository / "notes.txt").write_text("beside the package")
+    assert state(package) == head
+    (package / "new.py").write_text("")
+    assert state(package) == f"{head}+", "a file that is imported and not in the repository"
+    (package / "new.py").unlink()
+    (package / "__init__.py").write_text("one = 2\n")
+    assert state(package) == f"{head}+"
+    git(package, "checkout", "--quiet", ".")
+    assert commit(package) == f"{head}+", "of the first call in a process"
+    installed = repository / ".venv" / "lib" / "package"
+    shutil.copytree(package, installed)
+    assert state(installed) == "" == state(tmp_path), "though it lies in a repository"

@@ -1,4 +1,4 @@
-"""Half precision, garbage on padding, empty batches, extreme ratios, wrong shapes."""
+"""Gradients against finite differences, half precision, empty batches, extreme ratios, wrong shapes."""
 
 import math
 
@@ -6,10 +6,51 @@ import pytest
 import torch
 
 from policygrain import TokenBatch, method
+from policygrain.objective import method_names
 from policygrain.objective.batch import PER_RESPONSE, PER_TOKEN, REQUIRED
 from policygrain.objective.ratio import Block, SequenceRatio
 
-from ..support.batches import METHODS, evaluate, random_fields
+from ..support.batches import METHODS, WITH_GRADIENT, evaluate, random_fields
+
+LENGTHS = (5, 3, 1, 4)
+# How far the policy has drifted: enough for some tokens to be clipped and others not.
+DRIFT = {"gspo": 1e-3, "luspo": 3e-3, "prefix_is": 0.3, "mpo_joint": 0.3}
+# What a finite difference cannot see: the stop-gradient of `none`, and the detached tokens of Clip-Cov.
+CHANGES = {"clip_cov": {"clip": {"fraction": 0.0}}, "kl_cov": {"penalties": [{"name": "kl_cov", "fraction": 0.3}]}}
+
+
+# Whose values are not the integrals of their gradients: constant weights and anchors, and each token's own gradient.
+STOPPED = ("reinforce", "gspo_token", "cispo", "vespo", "minirl", "dro", "topr", "a3po")
+
+
+@pytest.mark.parametrize("name", [name for name in method_names() if name not in STOPPED])
+def test_gradient_is_the_finite_difference(name):
+    chosen = method(name, **CHANGES.get(name, {}))
+    fields = random_fields(LENGTHS, seed=1, drift=DRIFT.get(name, 0.8))
+    inputs = [fields.pop(key).requires_grad_() for key in WITH_GRADIENT]
+
+    def loss(*inputs):
+        return chosen.loss(TokenBatch(**dict(zip(WITH_GRADIENT, inputs, strict=True)), **fields))
+
+    # Some tokens are clipped and some are not; and none is where the loss has a kink, or the difference would be wrong.
+    metrics = loss(*inputs).metrics
+    clipped = metrics["clip_fraction_low"] + metrics["clip_fraction_high"]
+    assert name in ("kl_cov", "sapo") or 0 < clipped < 1, "these clip nothing"
+    assert torch.autograd.gradcheck(
+        lambda *x: loss(*x).loss, inputs, eps=1e-7, atol=1e-7, rtol=1e-5, raise_exception=True
+    )
+
+
+def test_reinforce_has_the_gradient_of_advantage_times_log_probability():
+    fields = random_fields(LENGTHS, seed=1)
+    log_probs = fields.pop("log_probs").requires_grad_()
+    loss = method("reinforce").loss(TokenBatch(log_probs=log_probs, **fields)).loss
+    expected = torch.zeros_like(log_probs)
+    for row, length in enumerate(LENGTHS):
+        expected[row, :length] = -fields["advantages"][row] / sum(LENGTHS)
+    torch.testing.assert_close(torch.autograd.grad(loss, log_probs)[0], expected)
+    torch.testing.assert_close(loss.item(), expected.sum().item())
+
 
 every_method = pytest.mark.parametrize("name", METHODS)
 

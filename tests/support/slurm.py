@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
-import signal
 import socket
 import stat
 import subprocess
@@ -25,10 +23,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .leftovers import swept, with_in_environment
+from .leftovers import swept
 
 NODES = ("node1", "node2")  # of the partitions `cpu` and `gpu`
-CHEAP, FRAIL = "cheap", "frail"  # where `high` drives `low` out; which `frail` prefers, and which a test will kill
 GPUS_PER_NODE = 2
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo", "sacct")
 SEARCHED = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
@@ -83,15 +80,6 @@ class Cluster:
         lines = self.ask("squeue", "--noheader", *chosen, "--format=%i|%T|%k").splitlines()
         return [(job, state, comment) for job, state, comment in (line.split("|", 2) for line in lines)]
 
-    def lose(self, node: str) -> None:
-        """What a power cut does: everything on ``node`` is gone at once, and nobody tells the controller."""
-        on_it = with_in_environment(f"SLURMD_NODENAME={node}\0", f"{self.folder}/")
-        parents = {int(re.findall(r"^PPid:\s+(\d+)", _of(pid, "status"), re.M)[0]) for pid in on_it}
-        watchers = [pid for pid in parents if _of(pid, "comm").strip() == "slurmstepd"]
-        for pid in (self.daemons[node].pid, *watchers, *on_it):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
     def wait(self, condition: Callable[[], object], seconds: float, what: str) -> None:
         """Until ``condition`` holds; fails with the controller's last words."""
         end = time.monotonic() + seconds
@@ -127,13 +115,13 @@ def running(apart: bool = False) -> Iterator[Cluster]:
         if apart:
             _make_network(cluster)
         _daemon(cluster, "slurmctld", "slurmctld", "-D")
-        for number, node in enumerate((*NODES, CHEAP, FRAIL), 1):
+        for number, node in enumerate(NODES, 1):
             if apart:
                 there = ("sh", "-c", A_NODE, node, str(cluster.daemons["network"].pid), f"{NETWORK}.{number}", LOGIN)
                 _daemon(cluster, node, "unshare", "--net", *there, str(folder))
             else:
                 _daemon(cluster, node, "slurmd", "-D", "-N", node)
-        cluster.wait(lambda: _idle(cluster) == {*NODES, CHEAP, FRAIL}, 60, "all nodes are idle")
+        cluster.wait(lambda: _idle(cluster) == {*NODES}, 60, "all nodes are idle")
         yield cluster
 
 
@@ -142,13 +130,6 @@ def _make_network(cluster: Cluster) -> None:
     _daemon(cluster, "network", "unshare", "--net", "sh", "-c", f"{A_NETWORK}\ntouch $FOLDER/network\nexec sleep inf")
     cluster.wait((cluster.folder / "network").exists, 10, "the network is there")
     cluster.login = ["nsenter", "--target", str(cluster.daemons["network"].pid), "--net"]
-
-
-def _of(pid: int, name: str) -> str:
-    """/proc/PID/NAME, empty when the process has ended."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/{name}").read_text()
-    return ""
 
 
 def _idle(cluster: Cluster) -> set[str]:
@@ -162,7 +143,7 @@ def _configure(cluster: Cluster, apart: bool) -> None:
     """Configuration, key, devices and an environment that leads to them."""
     folder = cluster.folder
     folder.chmod(0o755)
-    for name in ("state", "log", "bin", "devices", "ray", *(f"spool/{node}" for node in (*NODES, CHEAP, FRAIL))):
+    for name in ("state", "log", "bin", "devices", "ray", *(f"spool/{node}" for node in NODES)):
         (folder / name).mkdir(parents=True)
     key = folder / "munge.key"
     key.write_bytes(os.urandom(1024))
@@ -176,13 +157,12 @@ def _configure(cluster: Cluster, apart: bool) -> None:
     except OSError:
         cluster.has_gpus = False
     host = socket.gethostname().split(".")[0]
-    controller_port, *ports = _free_ports(1 + len(NODES) + 2)
+    controller_port, *ports = _free_ports(1 + len(NODES))
     gres = f" Gres=gpu:fake:{GPUS_PER_NODE}" if cluster.has_gpus else ""
     nodes = "\n".join(
         f"NodeName={node} NodeHostname={host} NodeAddr={f'{NETWORK}.{number}' if apart else '127.0.0.1'} Port={port} "
-        "CPUs=8 RealMemory=64000"
-        f"{gres if node in NODES else ''} Weight={1 if node == FRAIL else 2}"
-        for number, (node, port) in enumerate(zip((*NODES, CHEAP, FRAIL), ports, strict=True), 1)
+        f"CPUs=8 RealMemory=64000{gres}"
+        for number, (node, port) in enumerate(zip(NODES, ports, strict=True), 1)
     )
     configuration = CONFIGURATION.read_text().format(
         host=host,

@@ -25,10 +25,9 @@ from ..support.slurm import Cluster
 
 STEPS = 16
 TIMEOUT = 900  # seconds; the machine may have other things to do
-DISTURBED = ("cancelled", "requeued")  # on every landing
-ALSO_DISTURBED = ("preempted", "node_lost", "out_of_time", "hung")  # before a release: they wait for limits of minutes
+DISTURBED = ("cancelled", "requeued")
 # Methods that are the same but for a name, which decides nothing; and one that cannot be trained.
-SAME = ("undisturbed", *DISTURBED, *ALSO_DISTURBED, "interrupted", "on_gpu")
+SAME = ("undisturbed", *DISTURBED, "out_of_time", "interrupted", "on_gpu")
 TWO_NODES = "on_two_nodes+trainer=trl"
 STUDY: dict[str, Any] = {
     "base": "smoke.yaml",
@@ -48,7 +47,7 @@ STUDY: dict[str, Any] = {
     },
 }
 # Where their jobs go: an expression that Snakemake evaluates for each job.
-PLACES = "{'preempted': 'low', 'node_lost': 'frail', 'on_gpu': 'gpu'}.get(wildcards.arm, 'cpu')"
+PLACES = "'gpu' if wildcards.arm == 'on_gpu' else 'cpu'"
 
 
 class User:

@@ -22,7 +22,6 @@ import pytest
 
 from policygrain import digests
 from policygrain.files import read_json
-from policygrain.paths import StudyFolder
 
 from ..conftest import ROOT
 from ..support.leftovers import swept, with_in_environment
@@ -56,6 +55,9 @@ ALREADY = b"this study is being run already, by process"
 DISK = 600  # MB; jobs ask for 200 before they start
 # Measurements of the machine, which differ from run to run.
 MEASURED = ("facts", "environment", "seconds")
+TIMES = re.compile(
+    r"checkpoints/|logs/|timings|status\.json|mlflow\.|\.lock$|/lock$|report\.html|results\.md|study\.yaml"
+)
 OF_THE_MACHINE = re.compile(r"seconds|^system/|^tokens_per_second$|^peak_memory")
 LEFT_OVER = re.compile(r"\.tmp$|^tmp|\.superseding|\.partial|\.part\d*$|^\.model|^\.start")
 
@@ -132,20 +134,11 @@ class Workflow:
 
     def records(self) -> dict[str, Any]:
         """Everything that the study consists of, without times: name → digest or content."""
-        study = StudyFolder(self.results)
         found: dict[str, Any] = {}
-        for run in (study.run(*place) for place in study.runs()):
-            parts = {"metrics": digests.of_file(run.metrics), "model": digests.of_model(run.model)}
-            parts |= {"summary": record(run.summary), "run": record(run.config)}
-            found |= {f"{run.path}, {key}".removeprefix(str(self.folder)): value for key, value in parts.items()}
-        for model in sorted((self.results / "start").glob("seed*")):
-            found[f"start/{model.name}"] = digests.of_model(model)
-        for name, folder in study.evaluations():
-            found[f"{name}, evaluation"] = record(folder.record), digests.of_file(folder.samples)
-        for path in [*self.results.glob("data/**/*.json*"), study.table("results", ".csv")]:
-            found[str(path.relative_to(self.results))] = digests.of_file(path)
-        there = [path for part in ("done", "figures", "tables") for path in (self.results / part).rglob("*.*")]
-        found["files"] = sorted(str(path.relative_to(self.results)) for path in (*there, study.report))
+        for path in self.results.rglob("*"):
+            name = str(path.relative_to(self.results))
+            if path.is_file() and not TIMES.search(name):
+                found[name] = record(path) if path.suffix == ".json" else digests.of_file(path)
         store = Store(f"sqlite:///{self.results.parent}/mlflow.db", STUDY["name"])
         for name, run in store.runs.items():
             metrics = [metric for metric in run.data.metrics if not OF_THE_MACHINE.search(metric)]

@@ -23,7 +23,7 @@ from policygrain.study import load_study
 
 from ..support.leftovers import with_in_environment
 from ..support.mlflow_store import Store
-from ..support.slurm import FRAIL, GPUS_PER_NODE, NODES, Cluster
+from ..support.slurm import GPUS_PER_NODE, NODES, Cluster
 from ..support.small import write_study
 from ..support.snakemake import copy_checkout
 from .slurm_user import DISTURBED, PLACES, STEPS, STUDY, TIMEOUT, TWO_NODES, User
@@ -69,7 +69,7 @@ def in_its_middle(user: User, arm: str) -> Callable[[], object]:
     return lambda: user.steps(arm) >= 3
 
 
-def disturb(user: User, events: dict[str, list[Event]], interrupted: bool = False) -> None:
+def disturb(user: User, events: dict[str, list[Event]], interrupted: bool = False, pace: float = 1.0) -> None:
     """Train the arms of ``events`` side by side, in whose middle something happens to each, and one undisturbed.
 
     With ``interrupted`` another one is still in its middle when all others are trained, and Ctrl-C ends the call.
@@ -79,7 +79,7 @@ def disturb(user: User, events: dict[str, list[Event]], interrupted: bool = Fals
         return all(user.jobs_of(arm)[-1][1] == "COMPLETED" for arm in ("undisturbed", *events))
 
     for arm in events:
-        user.slow_down(arm, 3.0 if arm == "out_of_time" else 1.0)
+        user.slow_down(arm, pace)
     rest = {arm: [*of_arm, (lambda: True, partial(user.slow_down, arm, None))] for arm, of_arm in events.items()}
     if interrupted:
         user.slow_down("interrupted", 1.0)
@@ -115,41 +115,6 @@ def disturbed(user: User) -> User:
     return user
 
 
-@pytest.fixture(scope="module")
-def also_disturbed(resumed: User) -> User:
-    user = resumed
-    cluster = user.cluster
-
-    def limit_to_minutes(arm: str, minutes: int) -> None:
-        cluster.ask("scontrol", "update", f"JobId={first_job(user, arm, 'RUNNING')}", f"TimeLimit={minutes}")
-
-    def fill_the_partition_it_is_in() -> None:
-        cluster.ask("sbatch", "--output=/dev/null", "--partition=high", "--exclusive", "--wrap=exec sleep 1")
-
-    def give_it_no_step_boundary_before_its_limit() -> None:
-        user.slow_down("hung", 600)
-        limit_to_minutes("hung", 1)
-
-    def after(arm: str, state: str) -> Callable[[], object]:
-        return lambda: first_job(user, arm, state)
-
-    events: dict[str, list[Event]] = {
-        "preempted": [(in_its_middle(user, "preempted"), fill_the_partition_it_is_in)],
-        "node_lost": [(in_its_middle(user, "node_lost"), partial(cluster.lose, FRAIL))],
-        # Two Snakemakes start before the trainer does and asks how much time it has.
-        "out_of_time": [
-            (after("out_of_time", "RUNNING"), partial(limit_to_minutes, "out_of_time", 2)),
-            (after("out_of_time", "FAILED"), lambda: None),
-        ],
-        "hung": [
-            (in_its_middle(user, "hung"), give_it_no_step_boundary_before_its_limit),
-            (after("hung", "TIMEOUT"), lambda: None),
-        ],
-    }
-    disturb(user, events)
-    return user
-
-
 def assert_resumed(user: User, arm: str, states: list[str], restarts: int) -> None:
     jobs = user.jobs_of(arm)
     assert [state for _, state in jobs] == states
@@ -171,19 +136,19 @@ def test_a_disturbed_run_ends_as_the_undisturbed_one(
 
 
 @pytest.mark.release
-@pytest.mark.parametrize(
-    ("arm", "states", "restarts"),
-    [
-        ("hung", ["TIMEOUT", "COMPLETED"], 0),
-        ("out_of_time", ["FAILED", "COMPLETED"], 0),  # It stops by itself before SLURM would stop it.
-        ("preempted", ["COMPLETED"], 1),
-        ("node_lost", ["COMPLETED"], 1),
-    ],
-)
-def test_a_run_without_time_or_node_ends_as_the_undisturbed_one(
-    arm: str, states: list[str], restarts: int, also_disturbed: User
-) -> None:
-    assert_resumed(also_disturbed, arm, states, restarts)
+def test_a_run_without_time_stops_by_itself_and_ends_as_the_undisturbed_one(resumed: User) -> None:
+    """Two Snakemakes start before the trainer does and asks how much time it has."""
+    user, arm = resumed, "out_of_time"
+
+    def limit() -> None:
+        user.cluster.ask("scontrol", "update", f"JobId={first_job(user, arm, 'RUNNING')}", "TimeLimit=2")
+
+    events: list[Event] = [
+        (partial(first_job, user, arm, "RUNNING"), limit),
+        (partial(first_job, user, arm, "FAILED"), lambda: None),
+    ]
+    disturb(user, {arm: events}, pace=3.0)
+    assert_resumed(user, arm, ["FAILED", "COMPLETED"], 0)
 
 
 @pytest.fixture(scope="module")

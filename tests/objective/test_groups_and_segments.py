@@ -13,7 +13,7 @@ from policygrain.objective.batch import Responses, turn_numbers
 from policygrain.objective.correction import rollout_weights
 from policygrain.objective.ratio import Block, GroupExpectation
 
-from ..support.batches import assert_same, by_hand, close, evaluate, few, fields, random_fields
+from ..support.batches import assert_same, by_hand, close, evaluate, few, fields
 
 GROUPS = torch.tensor([7, 7, 2])
 TURNS = {"name": "block", "layout": "turns", "weights": "uniform"}
@@ -129,53 +129,6 @@ def test_normalised_each_token_has_the_gradient_of_the_turn_once(data):
             for edges in ("as_published", "normalised")
         )
         assert_same(plain, normalised)
-
-
-def stored_in_two_ways(aggregation, whole, data, ratio=TURNS):
-    """Results for whole trajectories, and for each turn as a response of its own; gradients are of the trajectory."""
-    numbers, mask = turn_numbers(data["mask"]), data["mask"]
-    parts = [(row, n) for row in range(len(mask)) for n in numbers[row][mask[row]].unique().tolist()]
-    rows = torch.tensor([row for row, _ in parts])
-    by_turns = {k: x[rows] if isinstance(x, torch.Tensor) else x for k, x in data.items()}
-    by_turns["mask"] = torch.stack([mask[row] & (numbers[row] == n) for row, n in parts])
-    found = evaluate(method("dapo", ratio="sequence", aggregation=aggregation), by_turns)
-    gradient = torch.zeros_like(data["log_probs"]).index_add(0, rows, found.gradient)
-    return evaluate(method("dapo", ratio=ratio, aggregation=whole), data), found._replace(gradient=gradient)
-
-
-# What a trajectory's objective is where its turns are stored as responses: this aggregation of the whole trajectories.
-STORAGE = {
-    "token_mean": "token_mean",
-    "prompt_mean": "prompt_mean",
-    "seq_mean_token_mean": "turn_mean_token_mean",
-}
-
-
-@pytest.mark.parametrize("aggregation", STORAGE)
-@few
-@given(data=with_tools)
-def test_trajectories_stored_by_turns_are_whole_ones_with_turn_ratios(aggregation, data):
-    one, other = stored_in_two_ways(aggregation, STORAGE[aggregation], data)
-    torch.testing.assert_close(one.loss, other.loss)
-    torch.testing.assert_close(one.gradient, other.gradient)
-
-
-@pytest.mark.parametrize("aggregation", ["seq_mean_token_sum", "seq_mean_token_sum_norm"])
-@few
-@given(data=with_tools)
-def test_sums_over_responses_are_divided_by_another_number(aggregation, data):
-    """1/M instead of 1/N: the objective times the mean number of turns M/N, which changes from step to step."""
-    whole = TokenBatch(**data).whole
-    one, other = stored_in_two_ways(aggregation, aggregation, data)
-    torch.testing.assert_close(one.gradient, other.gradient * whole.n_turns / whole.n_responses)
-
-
-def test_a_sequence_ratio_acts_on_what_is_stored_as_a_response():
-    """GSPO of a trajectory stored by turns is another objective than GSPO of the whole, under every aggregation."""
-    data = with_tool_output(random_fields([9, 8, 7], seed=1), 0)
-    for aggregation, whole in STORAGE.items():
-        one, other = stored_in_two_ways(aggregation, whole, data, "sequence")
-        assert not torch.allclose(one.gradient, other.gradient)
 
 
 # ---- ROLL -----------------------------------------------------------------------------------------------------------

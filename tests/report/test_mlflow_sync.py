@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
+import io
 import json
 import os
 import shutil
 import socket
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -310,32 +308,20 @@ def test_two_calls_on_a_new_store_both_succeed(smoke: StudyResults) -> None:
     assert not store.with_name(".mlflow.db.creating").exists()
 
 
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [(None, "Runs, also while they are trained: "), (b"OK", "MLflow is running already: "), (b"?", "another program")],
-)
-def test_the_address_of_the_runs_is_printed_and_mlflow_takes_over_a_free_port(
-    answer: bytes | None,
-    said: str,
-    smoke: StudyResults,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def test_the_address_of_the_runs_is_printed_and_mlflow_takes_over(
+    smoke: StudyResults, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Health(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(answer or b"")
-
+    """On a port that no other program uses."""
     begun: list[list[str]] = []
     monkeypatch.setattr(os, "execv", lambda _, command: begun.append(command))
-    with ThreadingHTTPServer(("127.0.0.1", 0), Health) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        port = server.server_port if answer else 5001
-        with contextlib.nullcontext() if answer != b"?" else pytest.raises(UserError, match=said):
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        port = used.getsockname()[1]
+        monkeypatch.setattr("policygrain.report.mlflow_store.urlopen", lambda *_, **__: io.BytesIO(b"?"))
+        with pytest.raises(UserError, match=f"--port: {port} is used by another program"):
             serve(smoke.folder, smoke.study, port)
-        server.shutdown()
-    address = f"{said}http://127.0.0.1:{port}/#/experiments/{store_of(smoke).experiment}/runs?"
-    assert (address in capsys.readouterr().out) == (answer != b"?")
-    assert [command[2:4] for command in begun] == ([] if answer else [["mlflow", "server"]])
-    assert all(tracking_uri(smoke.folder, smoke.study) in command for command in begun)
+        monkeypatch.setattr("policygrain.report.mlflow_store.urlopen", lambda *_, **__: io.BytesIO(b"OK"))
+        serve(smoke.folder, smoke.study, port)
+    assert "MLflow is running already: http://127.0.0.1:" in capsys.readouterr().out and not begun
+    serve(smoke.folder, smoke.study, port)
+    assert f"/#/experiments/{store_of(smoke).experiment}/runs?" in capsys.readouterr().out
+    assert begun[0][2:4] == ["mlflow", "server"] and tracking_uri(smoke.folder, smoke.study) in begun[0]

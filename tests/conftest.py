@@ -1,12 +1,10 @@
 """What several tests share: small studies, and where real data is, if it is."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -57,19 +55,19 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 @pytest.fixture(scope="session")
-def root() -> Path:
+def root():
     return ROOT
 
 
 @pytest.fixture
-def in_root(monkeypatch: pytest.MonkeyPatch) -> Path:
+def in_root(monkeypatch):
     """Study files name each other relative to themselves, datasets relative to the working directory."""
     monkeypatch.chdir(ROOT)
     return ROOT
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def made(tmp_path_factory):
     """(data, initial model) of the small study, built once for all tests, to be read only."""
     from .support.small import make_start
 
@@ -77,13 +75,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="session")
-def start(made: tuple[Path, Path]) -> Path:
+def start(made):
     """The initial model alone."""
     return made[1]
 
 
 @pytest.fixture(scope="session")
-def chat_start(made: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def chat_start(made, tmp_path_factory):
     """An initial model with a chat template, which verl needs."""
     folder = tmp_path_factory.mktemp("start") / "model"
     shutil.copytree(made[1], folder, ignore=shutil.ignore_patterns("start.json"))
@@ -92,7 +90,7 @@ def chat_start(made: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[slurm.Cluster]:
+def cluster():
     """A real SLURM of the tests' own."""
 
     def interrupt(number: int, frame: object) -> None:
@@ -108,18 +106,18 @@ def cluster() -> Iterator[slurm.Cluster]:
 
 
 @pytest.fixture(scope="session")
-def bubblewrap() -> None:
+def bubblewrap():
     """Tests of programs that models write use it."""
 
 
 @pytest.fixture(scope="session")
-def benchmarks_folder() -> Path:
+def benchmarks_folder():
     """Folder of real problem sets."""
     return machine.problem_sets()
 
 
 @pytest.fixture(scope="session")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.CompletedProcess[str]]:
+def chromium(tmp_path_factory):
     """Open an address in a real browser without a window; its standard output is what the options ask for."""
     profile = tmp_path_factory.mktemp("browser")
 

@@ -4,8 +4,6 @@ A workflow with vLLM beside the trainer, to its figures; the model that it train
 the engine of transformers rehearses them.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import subprocess
@@ -25,7 +23,7 @@ PROMPT = ["--grader", "numeric", "--prompt", "{problem}\n", "--no-chat", "--out"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("gpu")
 
 
@@ -40,7 +38,7 @@ def run(folder: Path, *command: str) -> None:
 
 
 @pytest.mark.parametrize("trainer", ["policygrain", "trl"])
-def test_a_small_study_from_its_problems_to_its_figures(trainer: str, folder: Path) -> None:
+def test_a_small_study_from_its_problems_to_its_figures(trainer, folder):
     if trainer == "trl":
         pytest.importorskip("trl")
     engine = ENGINE if trainer == "policygrain" else "transformers"
@@ -52,6 +50,6 @@ def test_a_small_study_from_its_problems_to_its_figures(trainer: str, folder: Pa
     run(folder, *workflow, "--configfile", str(study), "--", "all")
 
 
-def test_the_trained_model_is_evaluated_without_a_study(folder: Path) -> None:
+def test_the_trained_model_is_evaluated_without_a_study(folder):
     model = folder / "results" / "policygrain" / "runs" / "grpo" / "seed0" / "model"
     run(folder, "policygrain.cli", "evaluate-model", str(model), "--benchmarks", "count", *SAMPLING, *PROMPT)

@@ -1,7 +1,5 @@
 """Digests of files, models and settings, and the commit in records."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -25,20 +23,20 @@ FILES = [
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> Path:
+def model(tmp_path):
     for name in FILES:
         (tmp_path / name).write_text(f"{name:40}")
     return tmp_path
 
 
 @given(st.dictionaries(st.text(), st.integers() | st.text() | st.none()))
-def test_the_order_of_keys_does_not_change_the_digest_of_json(value: dict[str, object]) -> None:
+def test_the_order_of_keys_does_not_change_the_digest_of_json(value):
     backwards = dict(reversed(list(value.items())))
     assert digests.of_json(backwards) == digests.of_json(value)
     assert digests.of_json({**value, "one more": 1}) != digests.of_json({**value, "one more": 2})
 
 
-def test_text_json_and_files_have_the_digest_of_their_bytes(tmp_path: Path) -> None:
+def test_text_json_and_files_have_the_digest_of_their_bytes(tmp_path):
     value = {"b": "π", "a": [1, 2.5, None]}
     text = json.dumps(value, sort_keys=True)
     (tmp_path / "file").write_text(text)
@@ -46,7 +44,7 @@ def test_text_json_and_files_have_the_digest_of_their_bytes(tmp_path: Path) -> N
     assert digests.of_text(text, full=True).startswith(digests.of_text(text))
 
 
-def test_a_change_of_any_file_that_output_depends_on_changes_a_model_s_digest(model: Path) -> None:
+def test_a_change_of_any_file_that_output_depends_on_changes_a_model_s_digest(model):
     """Its content, its absence, and two contents exchanged; no other file, and not the folder's name."""
     before, found = digests.of_model(model), set()
     for path in [model / name for name in FILES]:
@@ -67,12 +65,12 @@ def test_a_change_of_any_file_that_output_depends_on_changes_a_model_s_digest(mo
     assert digests.of_model(model.rename(model.with_name("renamed"))) == before
 
 
-def test_a_missing_folder_is_no_model(tmp_path: Path) -> None:
+def test_a_missing_folder_is_no_model(tmp_path):
     with pytest.raises(UserError, match="no such folder with a model"):
         digests.of_model(tmp_path / "missing")
 
 
-def test_a_large_file_that_has_not_changed_is_not_read_again(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_file_that_has_not_changed_is_not_read_again(model, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(model / "cache"))
     monkeypatch.setattr(digests, "LARGE", 100)
     weights = model / FILES[1]
@@ -98,7 +96,7 @@ def state(package: Path) -> str:
     return commit(package)
 
 
-def test_a_commit_names_a_changed_tree_and_an_installed_package_has_none(tmp_path: Path) -> None:
+def test_a_commit_names_a_changed_tree_and_an_installed_package_has_none(tmp_path):
     repository, package = tmp_path / "repository", tmp_path / "repository" / "src" / "package"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("one = 1\n")

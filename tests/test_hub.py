@@ -1,7 +1,5 @@
 """Which model a name on the hub or a folder means, with a cache as the hub's client writes it."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -29,7 +27,7 @@ OLD, NEW = "a" * 40, "b" * 40
 
 
 @pytest.fixture
-def cache(tmp_path: Path, made: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, made, monkeypatch):
     """The cache of a machine without network that has two commits of some/model, of which OLD is `main`."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
@@ -46,7 +44,7 @@ def study_from(start: str) -> Study:
     return small_study(model={"start": start})
 
 
-def test_a_name_is_the_commit_that_is_in_the_cache(cache: Path) -> None:
+def test_a_name_is_the_commit_that_is_in_the_cache(cache):
     assert identity("some/model") == identity("some/model", "main") == OLD
     assert identity("some/model", NEW) == NEW
     assert pinned(Model(start="some/model")).revision == OLD
@@ -57,7 +55,7 @@ def test_a_name_is_the_commit_that_is_in_the_cache(cache: Path) -> None:
         identity("other/model")
 
 
-def test_results_are_read_without_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_are_read_without_the_hub(tmp_path, monkeypatch):
     asked: list[str] = []
     monkeypatch.setattr("policygrain.initial_models.identity", lambda start, *_, **__: asked.append(start))
     study = study_from("some/model")
@@ -66,7 +64,7 @@ def test_results_are_read_without_the_hub(tmp_path: Path, monkeypatch: pytest.Mo
     assert not results.steps.empty and not results.evaluations.empty and asked == []
 
 
-def test_another_commit_or_other_weights_give_other_fingerprints(cache: Path, tmp_path: Path) -> None:
+def test_another_commit_or_other_weights_give_other_fingerprints(cache, tmp_path):
     start = tmp_path / "start"
     shutil.copytree(cache / "snapshots" / OLD, start)
     results = StudyFolder(tmp_path / "results")
@@ -83,9 +81,7 @@ def test_another_commit_or_other_weights_give_other_fingerprints(cache: Path, tm
         assert before.run(Run("grpo", 0)) != after.run(Run("grpo", 0)) and before.figures() != after.figures()
 
 
-def test_runs_record_their_commit_and_are_not_compared_with_those_of_another(
-    cache: Path, made: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_runs_record_their_commit_and_are_not_compared_with_those_of_another(cache, made, tmp_path):
     study, folder = study_from("some/model").model_copy(update={"seeds": [0, 1]}), StudyFolder(tmp_path / "results")
     (arm,) = run_matrix(study).arms.values()
     for seed in (0, 1):
@@ -100,9 +96,7 @@ def test_runs_record_their_commit_and_are_not_compared_with_those_of_another(
     assert start_identity(study, folder) == OLD
 
 
-def test_the_evaluated_start_model_is_that_of_the_revision(
-    cache: Path, made: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_the_evaluated_start_model_is_that_of_the_revision(cache, made, tmp_path):
     """Though the cache has another commit as `main`."""
     study = study_from("some/model")
     study = study.model_copy(update={"model": study.model.model_copy(update={"revision": NEW})})

@@ -1,7 +1,5 @@
 """Folders of results: paths, files that say that a job has ended, and locks of those that run."""
 
-from __future__ import annotations
-
 import inspect
 import subprocess
 import sys
@@ -37,7 +35,7 @@ def paths_of(folder: Any, skip: tuple[str, ...] = ()) -> Iterator[tuple[str, Pat
                 yield from paths_of(found)
 
 
-def test_no_two_paths_are_equal() -> None:
+def test_no_two_paths_are_equal():
     """But for the evaluation of a run, which a study and the run both name."""
     folder = StudyFolder(Path("results/laptop"))
     names: dict[Path, list[str]] = {}
@@ -49,7 +47,7 @@ def test_no_two_paths_are_equal() -> None:
     assert folder.evaluation("start/seed3").path == folder.start(3).path / "evaluation"
 
 
-def test_products_are_all_of_a_run_but_what_is_the_folder_s_own() -> None:
+def test_products_are_all_of_a_run_but_what_is_the_folder_s_own():
     """What a run of other settings must not find in its folder; `config` is last, as it says whose the others are."""
     run = RunFolder(Path("x"))
     own = {run.lock, run.superseding, run.superseded("KEY"), run.data.path, run.start.path}
@@ -58,7 +56,7 @@ def test_products_are_all_of_a_run_but_what_is_the_folder_s_own() -> None:
     assert named - own - inside == set(run.products) and run.products[-1] == run.config
 
 
-def test_the_study_of_a_path(tmp_path: Path) -> None:
+def test_the_study_of_a_path(tmp_path):
     folder = StudyFolder(tmp_path / "smoke")
     assert study_of(folder.run("grpo", 0).evaluation.record) is None
     folder.path.mkdir()
@@ -74,7 +72,7 @@ WORKFLOW, JOB = "lock_workflow(StudyFolder(Path(sys.argv[1])))", "start_job(Path
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> StudyFolder:
+def folder(tmp_path):
     (tmp_path / "study.yaml").touch()
     return StudyFolder(tmp_path)
 
@@ -89,7 +87,7 @@ def process(call: str, folder: StudyFolder) -> Iterator[subprocess.Popen[str]]:
         started.kill()
 
 
-def test_of_two_workflows_the_second_is_refused_until_the_first_is_killed(folder: StudyFolder) -> None:
+def test_of_two_workflows_the_second_is_refused_until_the_first_is_killed(folder):
     with process(WORKFLOW, folder) as first:
         assert first.stdout.readline() == "locked\n"
         with process(WORKFLOW, folder) as second:
@@ -101,7 +99,7 @@ def test_of_two_workflows_the_second_is_refused_until_the_first_is_killed(folder
             assert second.stdout.readline() == "locked\n"
 
 
-def test_jobs_of_a_killed_workflow_are_waited_for(folder: StudyFolder) -> None:
+def test_jobs_of_a_killed_workflow_are_waited_for(folder):
     wait_for_jobs(folder, 0)
     with process(JOB, folder) as one, process(JOB, folder) as other:
         assert one.stdout.readline() == other.stdout.readline() == "locked\n"
@@ -124,9 +122,7 @@ def test_jobs_of_a_killed_workflow_are_waited_for(folder: StudyFolder) -> None:
         (f"a+b-{NEW}", "", {f"a+b-{OLD}": "a", f"aab-{OLD}": "b"}, {f"a+b-{OLD}"}),
     ],
 )
-def test_a_job_that_starts_removes_outdated_files(
-    name: str, results: str, there: dict[str, str], removed: set[str], tmp_path: Path
-) -> None:
+def test_a_job_that_starts_removes_outdated_files(name, results, there, removed, tmp_path):
     """Each letter is a result; a file that cannot be read names none."""
     for other, made in there.items():
         write_done(tmp_path / f"{other}.json", dict.fromkeys(made, "digest"))

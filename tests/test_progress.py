@@ -1,7 +1,5 @@
 """The line that says how far a workflow is."""
 
-from __future__ import annotations
-
 import io
 import logging
 import time
@@ -34,7 +32,7 @@ def run(progress: WorkflowProgress, **jobs: str) -> None:
         tell(progress, "job_info", jobid=int(number[1:]), rule_name=rule)
 
 
-def test_stages_counts_and_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stages_counts_and_the_time_that_is_left(monkeypatch):
     """The time left is that of jobs of the same rules."""
     clock, left = SimpleNamespace(now=1000.0, strftime=time.strftime), {"start_model": 2, "train": 4, "figure": 9}
     clock.monotonic = lambda: clock.now
@@ -65,7 +63,7 @@ def test_stages_counts_and_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("stream", [io.StringIO(), Terminal()], ids=["file", "terminal"])
-def test_a_terminal_has_one_line_and_a_file_whole_lines(stream: io.StringIO) -> None:
+def test_a_terminal_has_one_line_and_a_file_whole_lines(stream):
     shown = WorkflowProgress(lambda: {"train": 2}, frozenset(), stream)
     run(shown, _1="train")
     end = time.monotonic() + 20

@@ -1,9 +1,6 @@
 """Records and JSON Lines: written and read back the same; anything else in their place is one message."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,7 +65,7 @@ EVALUATIONS = st.builds(
 
 @settings(deadline=None, derandomize=True, max_examples=60)
 @given(CONFIGS | EVALUATIONS)
-def test_a_record_is_read_as_it_was_written(tmp_path_factory: pytest.TempPathFactory, record: Any) -> None:
+def test_a_record_is_read_as_it_was_written(tmp_path_factory, record):
     """Any text, any JSON inside it, and numbers that JSON lacks; the file is JSON for others too."""
     path = tmp_path_factory.mktemp("records") / "record.json"
     write_record(path, record)
@@ -96,7 +93,7 @@ NO_OBJECT = {b"7": "int", b"[]": "list", b"null": "NoneType", b'"text"': "str"}
     ],
     ids=lambda x: str(x)[:40],
 )
-def test_anything_else_is_one_message(content: bytes | None, message: str, tmp_path: Path) -> None:
+def test_anything_else_is_one_message(content, message, tmp_path):
     """It names the file, the key and what to do."""
     assert SCHEMA_VERSION == 2
     path = tmp_path / "record.json"
@@ -110,7 +107,7 @@ def test_anything_else_is_one_message(content: bytes | None, message: str, tmp_p
         read_record(Done, tmp_path, AGAIN)
 
 
-def test_scores_are_as_many_as_problems() -> None:
+def test_scores_are_as_many_as_problems():
     for problems, scores in ((3, [0.0, 1.0]), (0, [])):
         with pytest.raises(ValidationError, match=f"{len(scores)} scores for {problems} problems"):
             BenchmarkRecord(**BENCHMARK, problems=problems, per_problem=scores)
@@ -119,7 +116,7 @@ def test_scores_are_as_many_as_problems() -> None:
 # ---- JSON Lines -----------------------------------------------------------------------------------------------------
 
 
-def test_lines_have_their_numbers(tmp_path: Path) -> None:
+def test_lines_have_their_numbers(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"a": "ä\\u2028"}\n\n{"b": 2}')  # a line may be empty, the last one may lack its end
     assert list(json_lines(path)) == [(1, {"a": "ä\u2028"}), (3, {"b": 2})]
@@ -132,7 +129,7 @@ def test_lines_have_their_numbers(tmp_path: Path) -> None:
     [*((line, "not JSON") for line in NO_JSON), (b"[1]", "expected a JSON object, got list"), (b"1", "got int")],
     ids=lambda x: str(x)[:40],
 )
-def test_a_broken_line_is_named(line: bytes, message: str, tmp_path: Path) -> None:
+def test_a_broken_line_is_named(line, message, tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 0}\n' + line + b'\n{"step": 2}\n')
     for read in (lambda: list(json_lines(path, TRAIN)), lambda: read_steps(path)):
@@ -144,9 +141,7 @@ def test_a_broken_line_is_named(line: bytes, message: str, tmp_path: Path) -> No
 
 @settings(deadline=None, derandomize=True, max_examples=60)
 @given(st.lists(st.integers(0, 5) | st.sampled_from([None, "1"]), max_size=6))
-def test_steps_are_read_only_where_they_are_complete(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[Any]
-) -> None:
+def test_steps_are_read_only_where_they_are_complete(tmp_path_factory, steps):
     path = write_lines(tmp_path_factory.mktemp("lines") / "metrics.jsonl", [{"step": step} for step in steps])
     wrong = next((n for n, step in enumerate(steps) if step != n), None)
     if wrong is None:

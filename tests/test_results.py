@@ -1,9 +1,6 @@
 """The reader of a study's results: whose they are, whether they are complete, and tables of them."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,12 +17,12 @@ from .support.made_up import STEPS, make_up
 
 
 @pytest.fixture
-def study(in_root: Path) -> Study:
+def study(in_root):
     return load_study("tests/support/every_stage.yaml")
 
 
 @pytest.fixture
-def results(study: Study, tmp_path: Path) -> StudyResults:
+def results(study, tmp_path):
     return StudyResults(make_up(study, tmp_path / "smoke", {"start": 0, "tepo": 9}))
 
 
@@ -35,7 +32,7 @@ def again(results: StudyResults, **changes: Any) -> StudyResults:
     return StudyResults(results.folder.path, Study.model_validate(data, strict=False))
 
 
-def test_the_study_is_the_one_in_the_folder(results: StudyResults, study: Study, tmp_path: Path) -> None:
+def test_the_study_is_the_one_in_the_folder(results, study, tmp_path):
     written = {"base": None, "tuned_on": results.study.tuned_on}  # relative to the written file
     assert results.study == study.model_copy(update=written)
     with pytest.raises(UserError, match=r"nowhere: no study\.yaml here; give a study's results folder"):
@@ -45,7 +42,7 @@ def test_the_study_is_the_one_in_the_folder(results: StudyResults, study: Study,
         StudyResults(results.folder.path)
 
 
-def test_runs_of_other_settings_are_refused_by_the_keys_that_differ(results: StudyResults) -> None:
+def test_runs_of_other_settings_are_refused_by_the_keys_that_differ(results):
     other = again(results, training={"learning_rate": 0.5, "max_tokens": 25}, prompt={"template": "{problem}?"})
     keys = r"\(prompt\.template, training\.learning_rate, training\.max_tokens differ\)"
     with pytest.raises(UserError, match=f"{results.folder.run('grpo', 0).path}.*{keys}"):
@@ -54,7 +51,7 @@ def test_runs_of_other_settings_are_refused_by_the_keys_that_differ(results: Stu
         _ = again(results, methods={"tepo": {"clip": {"low": 0.1}}}).summaries
 
 
-def test_runs_with_custom_functions_are_read_where_these_are_missing(results: StudyResults) -> None:
+def test_runs_with_custom_functions_are_read_where_these_are_missing(results):
     folder = next(iter(results.trained.values()))
     config = read_json(folder.config)
     config["settings"]["code"] = {"gone:half": "0" * 16}
@@ -62,14 +59,14 @@ def test_runs_with_custom_functions_are_read_where_these_are_missing(results: St
     assert len(again(results).trained) == len(results.trained)
 
 
-def test_only_the_study_s_own_runs_are_read(results: StudyResults) -> None:
+def test_only_the_study_s_own_runs_are_read(results):
     """A run of an arm that the study had before stays on disk and is in no table."""
     fewer = again(results, experiments={"headline": {"methods": ["grpo"]}})
     assert set(results.steps["arm"]) - set(fewer.steps["arm"]) == {"tepo"}
     assert set(results.evaluations["arm"]) - set(fewer.evaluations["arm"]) == {"tepo"}
 
 
-def test_a_run_that_has_not_ended_is_read_as_far_as_it_is(results: StudyResults) -> None:
+def test_a_run_that_has_not_ended_is_read_as_far_as_it_is(results):
     run = results.folder.run("tepo", 1)
     run.summary.unlink()
     lines = run.metrics.read_text().splitlines(keepends=True)
@@ -84,7 +81,7 @@ def test_a_run_that_has_not_ended_is_read_as_far_as_it_is(results: StudyResults)
         _ = again(results).steps
 
 
-def test_a_run_that_has_ended_has_all_its_steps_and_may_lack_timings(results: StudyResults) -> None:
+def test_a_run_that_has_ended_has_all_its_steps_and_may_lack_timings(results):
     run = results.folder.run("tepo", 1)
     run.timings.unlink()
     rows = again(results).steps
@@ -97,7 +94,7 @@ def test_a_run_that_has_ended_has_all_its_steps_and_may_lack_timings(results: St
             run_metrics(run)
 
 
-def test_tables_of_steps_and_evaluations(results: StudyResults) -> None:
+def test_tables_of_steps_and_evaluations(results):
     assert set(results.steps["arm"]) == set(results.matrix.arms)
     assert results.arms("headline") == ["grpo", "tepo"] and results.arms("nothing") == []
     assert list(results.model_evaluations)[:2] == ["start/seed0", "start/seed1"]
@@ -106,7 +103,7 @@ def test_tables_of_steps_and_evaluations(results: StudyResults) -> None:
         results.scores("dapo", "count")
 
 
-def test_problems_seen_in_training_are_left_out_of_clean_scores(results: StudyResults) -> None:
+def test_problems_seen_in_training_are_left_out_of_clean_scores(results):
     """The first and the last of 12 problems; nine are solved by TEPO, among them the first."""
     for _, folder in results.folder.evaluations():
         found = model_evaluation(folder)
@@ -120,7 +117,7 @@ def test_problems_seen_in_training_are_left_out_of_clean_scores(results: StudyRe
     assert clean.scores("tepo", "running_total", clean=True).mean() == 0.75
 
 
-def test_evaluations_under_different_protocols_are_refused(results: StudyResults) -> None:
+def test_evaluations_under_different_protocols_are_refused(results):
     folder = results.folder.evaluation("tepo/seed1")
     found = model_evaluation(folder)
     others: dict[str, Any] = dict.fromkeys(("grader", "prompt", "engine", "seed"), "other")
@@ -132,7 +129,7 @@ def test_evaluations_under_different_protocols_are_refused(results: StudyResults
     assert len(again(results).evaluations) == len(results.evaluations)
 
 
-def test_samples_are_those_of_the_record_and_no_record_is_empty(results: StudyResults) -> None:
+def test_samples_are_those_of_the_record_and_no_record_is_empty(results):
     folder = results.folder.evaluation("tepo/seed1")
     (_, record) = model_evaluation(folder).records
     assert len(evaluated_samples(folder, record)) == 24

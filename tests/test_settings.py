@@ -1,7 +1,5 @@
 """Settings check their values as pydantic's strict mode does, on which the keys of study files are checked."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +23,7 @@ VALUES = st.none() | st.booleans() | st.integers(-3, 9) | st.floats(-2, 6) | st.
 
 @settings(deadline=None, max_examples=400)
 @given(st.sampled_from(KINDS), st.data())
-def test_values_are_accepted_as_by_pydantic(kind: type[Settings], data: st.DataObject) -> None:
+def test_values_are_accepted_as_by_pydantic(kind, data):
     name = data.draw(st.sampled_from(sorted(keys(kind))))
     value = data.draw(VALUES)
     try:
@@ -52,7 +50,7 @@ class Example(Settings):
         return "low and cap: one of them." if self.low and self.cap else ""
 
 
-def test_all_wrong_keys_are_named_at_once_and_values_that_exclude_each_other_together() -> None:
+def test_all_wrong_keys_are_named_at_once_and_values_that_exclude_each_other_together():
     with pytest.raises(InvalidSettings) as caught:
         Example.of({"low": -1, "count": 2.5, "cup": 1.0})
     assert caught.value.problems == {
@@ -78,7 +76,7 @@ def test_all_wrong_keys_are_named_at_once_and_values_that_exclude_each_other_tog
         ([1], Any, ""),
     ],
 )
-def test_what_is_said_of_a_value(value: Any, kind: Any, problem: str) -> None:
+def test_what_is_said_of_a_value(value, kind, problem):
     found = problem_of(value, kind)
     assert problem in found and bool(found) == bool(problem)
 
@@ -86,7 +84,7 @@ def test_what_is_said_of_a_value(value: Any, kind: Any, problem: str) -> None:
 # ---- as sections of a study file ------------------------------------------------------------------------------------
 
 
-def test_changes_of_a_study_are_those_that_it_says() -> None:
+def test_changes_of_a_study_are_those_that_it_says():
     """A null is a choice, a missing key is not."""
     said = {"base": "dapo", "clip": None, "sampler": {"dynamic": False}}
     changes = MethodChanges.model_validate(said)
@@ -97,14 +95,14 @@ def test_changes_of_a_study_are_those_that_it_says() -> None:
 
 
 @pytest.mark.parametrize("kind", [Sampler, MtpHeads])
-def test_a_section_has_the_keys_defaults_and_descriptions_of_the_settings(kind: type[Settings]) -> None:
+def test_a_section_has_the_keys_defaults_and_descriptions_of_the_settings(kind):
     section = section_of_settings(kind)
     assert section().model_dump() == {name: getattr(kind(), name) for name in keys(kind)}
     described = {name: info.description for name, info in section.model_fields.items()}
     assert described == {name: field.metadata["description"] for name, (_, field) in keys(kind).items()}
 
 
-def test_the_schema_of_a_part_is_that_of_its_class() -> None:
+def test_the_schema_of_a_part_is_that_of_its_class():
     schema = MethodChanges.model_json_schema()["properties"]["clip"]
     (ppo,) = (s for s in schema["anyOf"] if s.get("title") == "PpoClip")
     assert ppo["properties"]["low"]["default"] == 0.2 and ppo["properties"]["low"]["maximum"] == 1

@@ -1,9 +1,6 @@
 """Aligned columns, Markdown tables, and one merge for studies and methods."""
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -24,7 +21,7 @@ TABLES = st.integers(1, 4).flatmap(
 
 
 @given(TABLES)
-def test_every_cell_is_in_its_column_and_markdown_is_read_back(table: tuple[list[str], list[list[str]], str]) -> None:
+def test_every_cell_is_in_its_column_and_markdown_is_read_back(table):
     """CommonMark with tables finds as many cells as there are, whatever pipes they hold."""
     header, rows, align = table
     widths = [max(map(len, cells)) for cells in zip(header, *rows, strict=True)]
@@ -55,12 +52,12 @@ def test_every_cell_is_in_its_column_and_markdown_is_read_back(table: tuple[list
         ({"name": "f", "x": 1}, {"name": "g"}, {"name": "g", "x": 1}),  # the two themselves are always merged
     ],
 )
-def test_merging(below: dict[str, Any], above: dict[str, Any], merged: dict[str, Any]) -> None:
+def test_merging(below, above, merged):
     before = json.dumps([below, above])
     assert merge(below, above) == merged == merge(merged, above) and merge(below, {}) == below
     assert json.dumps([below, above]) == before
 
 
-def test_keys_that_are_replaced_as_a_whole() -> None:
+def test_keys_that_are_replaced_as_a_whole():
     below, above = {"x": {"a": 1}, "y": {"a": 1}}, {"x": {"b": 2}, "y": {"b": 2}}
     assert merge(below, above, replace=("x",)) == {"x": {"b": 2}, "y": {"a": 1, "b": 2}}

@@ -1,7 +1,5 @@
 """Records of training runs with chosen learning curves, for the tests of this folder."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any

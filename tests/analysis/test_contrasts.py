@@ -1,10 +1,7 @@
 """Measures and differences of arms, from records of training whose numbers are known."""
 
-from __future__ import annotations
-
 import math
 import re
-from pathlib import Path
 
 import pytest
 
@@ -27,7 +24,7 @@ def heights(arm: str, seed: int) -> list[float]:
     return [0.2, *(0.2 + 0.1 * s + better + 0.001 * seed for s in (1, 2, 3, 4))]
 
 
-def test_the_area_under_a_curve_of_the_seeds_that_both_arms_have(tmp_path: Path) -> None:
+def test_the_area_under_a_curve_of_the_seeds_that_both_arms_have(tmp_path):
     """Heights 20, 30, 40, 50, 60 over four steps: (20/2 + 30 + 40 + 50 + 60/2) / 4 = 40. TEPO: 3.5 points / 4 more."""
     results = write(study_of(4), tmp_path, heights)
     for path in results.folder.run("grpo", 1).path.rglob("*.json*"):
@@ -47,14 +44,14 @@ def flat(arm: str, seed: int) -> list[float]:
     return [0.2, 0.25, 0.3, 0.35, *[0.4] * 5]
 
 
-def test_a_run_that_never_arrives_takes_longer_than_any(tmp_path: Path) -> None:
+def test_a_run_that_never_arrives_takes_longer_than_any(tmp_path):
     results = write(study_of(3), tmp_path, flat)
     for by in ("steps", "tokens"):
         assert measures.reached(results, "tepo", "grpo", by).tolist() == pytest.approx([-1.0, -1.0, math.inf])
     assert measures.reached(results, "grpo", "grpo", "tokens").tolist() == [0, 0, 0]
 
 
-def test_no_optimizer_step_before_the_level_counts_as_one(tmp_path: Path) -> None:
+def test_no_optimizer_step_before_the_level_counts_as_one(tmp_path):
     """Every group of GRPO had equal rewards."""
     results = write(study_of(2), tmp_path, lambda arm, seed: [0.3] * 6)
     for path in tmp_path.glob("runs/grpo/*/metrics.jsonl"):
@@ -63,7 +60,7 @@ def test_no_optimizer_step_before_the_level_counts_as_one(tmp_path: Path) -> Non
     assert measures.reached(results, "grpo", "tepo", "steps").tolist() == [-1.0, -1.0]
 
 
-def test_seeds_that_share_an_initial_model_count_once(tmp_path: Path) -> None:
+def test_seeds_that_share_an_initial_model_count_once(tmp_path):
     """Four seeds on two initial models: the mean of each model's two seeds is one value, also in marks of a figure."""
     headline = {"headline": {"methods": ["grpo", "tepo"], "seeds": [0, 1, 2, 3]}}
     results = write(study_of(2, model={"starts": 2}, experiments=headline), tmp_path, effects(tepo=2.0))
@@ -81,7 +78,7 @@ def test_seeds_that_share_an_initial_model_count_once(tmp_path: Path) -> None:
     assert max(len(line.get_xdata()) for line in panel.lines if line.get_linestyle() == "None") == 2
 
 
-def test_an_only_initial_model_is_compared_with_every_seed(tmp_path: Path) -> None:
+def test_an_only_initial_model_is_compared_with_every_seed(tmp_path):
     """Of 12 problems it solves 3, and the seeds 4, 6 and 8: 25 points on average, over three seeds."""
     study = study_of(3, experiments={"headline": {"methods": ["grpo", "tepo"]}}, model={"starts": 1})
     results = write(study, tmp_path, effects())
@@ -107,7 +104,7 @@ ON_POLICY = {"map": MAP | {"vary": {}}}
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> StudyResults:
+def results(tmp_path_factory):
     """On-policy all are equal. With older rollouts the token ratio is 9 points better and solves 3 of 12, not 6."""
     plain, better = effects(), effects(token=9.0)
     study = study_of(8, methods=METHODS, experiments={"map": MAP})
@@ -116,7 +113,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> StudyResults:
     return write(study, folder, lambda arm, seed: (better if "off_policy" in arm else plain)(arm, seed), right)
 
 
-def test_a_difference_is_decided_in_its_own_setting(results: StudyResults) -> None:
+def test_a_difference_is_decided_in_its_own_setting(results):
     found = {(c.pair.arm.name, c.pair.reference.name): c for c in contrasts(results)}
     old = "+off_policy_steps=2"
     pairs = [("token", "none"), ("sequence", "none"), ("sequence", "token")]
@@ -132,7 +129,7 @@ def test_a_difference_is_decided_in_its_own_setting(results: StudyResults) -> No
     assert clearest.p == pytest.approx(len(tested) * clearest.auc.p), "Holm's correction"
 
 
-def test_the_table_has_both_endpoints_length_and_the_outcome(results: StudyResults) -> None:
+def test_the_table_has_both_endpoints_length_and_the_outcome(results):
     frame, text = table(results)
     assert len(frame) == 7 and text.count("differ; endpoints disagree") == 2
     rows = {(row["of"], row["than"]): row for row in frame.to_dict("records")}
@@ -145,7 +142,7 @@ def test_the_table_has_both_endpoints_length_and_the_outcome(results: StudyResul
     assert cells[-1][0] == "no ratio: 2 steps old − on-policy"
 
 
-def test_equal_areas_are_identical_and_a_study_without_comparisons_has_none(tmp_path: Path) -> None:
+def test_equal_areas_are_identical_and_a_study_without_comparisons_has_none(tmp_path):
     study = study_of(3, methods=METHODS, experiments=ON_POLICY, training={"updates_per_batch": 1})
     found = write(study, tmp_path / "equal", lambda arm, seed: [0.3, 0.4 + 0.01 * seed] * 2)
     assert {c.outcome for c in contrasts(found)} == {"identical"} and "identical" in table(found)[1]
@@ -154,7 +151,7 @@ def test_equal_areas_are_identical_and_a_study_without_comparisons_has_none(tmp_
     assert contrasts(none) == [] and "compares no methods" in table(none)[1]
 
 
-def test_the_headline_s_methods_are_compared_as_wholes_and_corrected_apart(tmp_path: Path) -> None:
+def test_the_headline_s_methods_are_compared_as_wholes_and_corrected_apart(tmp_path):
     found = contrasts(write(study_of(4), tmp_path, effects(tepo=9.0)))
     assert {c.pair.reference.method_name for c in found} == {"grpo"} and all(c.pair.whole for c in found)
     assert len(found) == 6, "three methods with two settings each"
@@ -163,7 +160,7 @@ def test_the_headline_s_methods_are_compared_as_wholes_and_corrected_apart(tmp_p
 
 
 @pytest.mark.parametrize("removed", ["metrics.jsonl", "summary.json"], ids=["no records", "not ended"])
-def test_missing_records_count_in_the_correction(removed: str, tmp_path: Path) -> None:
+def test_missing_records_count_in_the_correction(removed, tmp_path):
     """A run that has not ended has none."""
     found = write(study_of(8, methods=METHODS, experiments=ON_POLICY), tmp_path, effects(token=9.0))
     complete = {c.pair.arm.name: c.p for c in contrasts(found) if c.pair.reference.name == "none"}
@@ -173,7 +170,7 @@ def test_missing_records_count_in_the_correction(removed: str, tmp_path: Path) -
     assert left.p == complete["token"]
 
 
-def test_the_overview_compares_own_methods_with_their_bases(tmp_path: Path) -> None:
+def test_the_overview_compares_own_methods_with_their_bases(tmp_path):
     """9 instead of 6 of 12 problems."""
     own = {"pairs": {"base": "dapo", "clip": {"low": 0.1}}, "more": {"base": "pairs", "clip": {"low": 0.2}}}
     study = study_of(4, methods=own, experiments={"headline": {"methods": ["grpo", "dapo", *own]}})

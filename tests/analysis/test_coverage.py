@@ -1,10 +1,7 @@
 """Simulated coverage: a fast version of benchmarks/coverage.py, and the committed table of 20,000 draws."""
 
-from __future__ import annotations
-
 import itertools
 import math
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -27,22 +24,20 @@ CELLS = [
 
 
 @pytest.fixture(scope="module")
-def simulation() -> ModuleType:
+def simulation():
     """benchmarks/coverage.py, which is no part of the package."""
     return load_script(ROOT / "benchmarks/coverage.py")
 
 
 @pytest.mark.parametrize(("seeds", "percent", "sd", "change"), CELLS)
-def test_intervals_hold_the_truth_as_often_as_they_say(
-    seeds: int, percent: float, sd: float, change: int | None, simulation: ModuleType
-) -> None:
+def test_intervals_hold_the_truth_as_often_as_they_say(seeds, percent, sd, change, simulation):
     cell = simulation.Cell(seeds, (60,), percent, sd, change)
     found = simulation.coverage(cell, DRAWS)
     assert found >= LOWEST - ERROR and cell.edge >= (not 1 < percent < 99)
     assert cell.edge or found <= HIGHEST + ERROR
 
 
-def test_a_bootstrap_over_three_seeds_would_fail_this_test() -> None:
+def test_a_bootstrap_over_three_seeds_would_fail_this_test():
     """The test can tell: 95% intervals of resampled seeds hold the truth in about three of four studies."""
     rng = np.random.default_rng(0)
     seeds = 0.6 + 0.05 * rng.standard_normal((DRAWS, 3))
@@ -51,14 +46,14 @@ def test_a_bootstrap_over_three_seeds_would_fail_this_test() -> None:
     assert ((low <= 0.6) & (high >= 0.6)).mean() < LOWEST - ERROR
 
 
-def test_the_interval_of_a_single_seed_is_about_its_problems() -> None:
+def test_the_interval_of_a_single_seed_is_about_its_problems():
     """200 problems drawn anew each time; the accuracy over all problems is 30%."""
     rng = np.random.default_rng(1)
     found = [accuracy([(rng.random((1, 200)) < 0.3).astype(float)]) for _ in range(DRAWS)]
     assert abs(np.mean([f.low <= 0.3 <= f.high for f in found]) - 0.95) < ERROR
 
 
-def test_the_committed_table_is_of_twenty_thousand_draws_and_within_its_bounds() -> None:
+def test_the_committed_table_is_of_twenty_thousand_draws_and_within_its_bounds():
     table = read_json(ROOT / "benchmarks/coverage.json")
     assert table["draws"] == 20_000
     error = 3 * math.sqrt(0.05 * 0.95 / table["draws"])  # half a point, over a thousand cells

@@ -1,7 +1,5 @@
 """Verdicts on runs of any trainer: endpoints, pairs, and an error rate that looking after every seed does not raise."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any
@@ -28,7 +26,7 @@ def decided(a: list[float], b: list[float], seeds: bool = True, **options: Any) 
     return decide_runs(side("a", a, seeds), side("b", b, seeds), "reward", **options)
 
 
-def test_pairs_have_student_s_interval_and_sides_without_seeds_welch_s() -> None:
+def test_pairs_have_student_s_interval_and_sides_without_seeds_welch_s():
     a, b = [0.5, 0.7, 0.6, 0.9], [0.4, 0.5, 0.55, 0.6]
     paired, apart = decided(a, b), decided(a, b[:3], seeds=False)
     assert paired.pairing == "paired by seed, over 4 training seeds" and paired.difference == student(np.subtract(a, b))
@@ -53,7 +51,7 @@ def test_pairs_have_student_s_interval_and_sides_without_seeds_welch_s() -> None
     ],
 )
 @pytest.mark.parametrize("sequential", [False, True])
-def test_the_verdicts_are_those_of_the_page(a: list[float], options: Any, verdict: str, sequential: bool) -> None:
+def test_the_verdicts_are_those_of_the_page(a, options, verdict, sequential):
     b = [0.91, 0.92, 0.89, 0.95] if verdict.startswith("smaller") else [0.9, 0.91, 0.92, 0.95]
     times = 3 if sequential else 1  # thrice as many seeds, so that both decide
     noise = np.random.default_rng(0).normal(0, 0.002, (2, times * 4))
@@ -64,7 +62,7 @@ def test_the_verdicts_are_those_of_the_page(a: list[float], options: Any, verdic
     assert f"that of b: {verdict}\n" in found.text()
 
 
-def test_about_how_many_more_seeds_would_decide() -> None:
+def test_about_how_many_more_seeds_would_decide():
     """With that many of the same spread and mean, it is."""
     rng = np.random.default_rng(1)
 
@@ -80,7 +78,7 @@ def test_about_how_many_more_seeds_would_decide() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"margin": 0.1}, {"sequential": True}, {"seeds": False}])
-def test_equal_sides_are_said_to_be_equal(options: Any) -> None:
+def test_equal_sides_are_said_to_be_equal(options):
     """No number of runs is named, since none would decide."""
     paired = options.get("seeds", True)
     values = [0.1, 0.2, 0.4] if paired else [0.5] * 3
@@ -91,7 +89,7 @@ def test_equal_sides_are_said_to_be_equal(options: Any) -> None:
     assert "all differences are equal; is it the right metric?" in higher
 
 
-def test_endpoints() -> None:
+def test_endpoints():
     one = run("r", [0.0, 1.0, 2.0, 5.0], steps=[0, 1, 2, 4])
     assert Endpoint().of(one) == (5.0, 4, 4)
     assert Endpoint(last=2).of(one) == (3.5, 2, 4)
@@ -106,7 +104,7 @@ def test_endpoints() -> None:
     assert Endpoint().text(0, 0) == "the value" and Endpoint().text(5, 5) == "the last value, at step 5"
 
 
-def test_few_runs_have_no_interval_and_odd_curves_are_noted() -> None:
+def test_few_runs_have_no_interval_and_odd_curves_are_noted():
     few = decided([1.1, 1.2, 1.3], [1.0, 1.1, 1.25], sequential=True)
     assert math.isinf(few.difference.low) and few.data()["difference"]["low"] is None
     assert "too few for an interval" in few.text() and "inf" not in few.text()
@@ -137,16 +135,16 @@ LATE = [run(f"late{i}", [1.0, 2.0, 3.0][: 2 + i], i, 1_234_567 + np.arange(2 + i
     ],
     ids=lambda x: x[:20] if isinstance(x, str) else "",
 )
-def test_what_cannot_be_compared_is_refused(a: list[Run], b: list[Run], options: Any, says: str) -> None:
+def test_what_cannot_be_compared_is_refused(a, b, options, says):
     with pytest.raises(UserError, match=says):
         decide_runs(a, b, "reward", **options)
 
 
-def test_a_common_step_makes_runs_comparable() -> None:
+def test_a_common_step_makes_runs_comparable():
     assert decide_runs(A, LONGER, "reward", endpoint=Endpoint(until=2)).difference.n == 2
 
 
-def test_looking_after_every_seed_is_wrong_in_at_most_5_percent() -> None:
+def test_looking_after_every_seed_is_wrong_in_at_most_5_percent():
     """2,000 sequences of 40 seeds without an effect: Student's interval excludes 0 at some time in a third of them."""
     sequences = np.random.default_rng(0).normal(0, 1, (2000, 40))
     # The formula itself, for speed: E = (1/√w) ((1 + q) / (1 + q/w))^(n/2), w = 1 + 4n, q = t²/(n − 1).
@@ -162,7 +160,7 @@ def test_looking_after_every_seed_is_wrong_in_at_most_5_percent() -> None:
         assert found == wrong if wrong is not None else found > 0.2 * 50
 
 
-def test_the_interval_has_the_values_that_the_p_value_does_not_exclude() -> None:
+def test_the_interval_has_the_values_that_the_p_value_does_not_exclude():
     d = anytime([0.1, 0.3, 0.2, 0.25, 0.15])
     assert d.above(d.low) == pytest.approx(0.05) and d.below(d.high) == pytest.approx(0.05)
     assert d.above(d.low - 0.01) < 0.05 < d.above(d.low + 0.01) and d.above(d.mean + 0.1) == 1

@@ -1,7 +1,5 @@
 """Logs of every format give the same run; restarts, cut lines and wrong files are said."""
 
-from __future__ import annotations
-
 import json
 import math
 import sqlite3
@@ -35,7 +33,7 @@ def points(run: Run) -> dict[float, float]:
 
 
 @pytest.mark.parametrize("name", LOGS["the_same_run"])
-def test_every_format_gives_the_same_run(name: str, tmp_path: Path) -> None:
+def test_every_format_gives_the_same_run(name, tmp_path):
     for file, content in LOGS["the_same_run"][name]["files"].items():
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text(content)
@@ -44,7 +42,7 @@ def test_every_format_gives_the_same_run(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_mlflow_itself_writes_what_is_read(tmp_path: Path) -> None:
+def test_mlflow_itself_writes_what_is_read(tmp_path):
     mlflow = pytest.importorskip("mlflow")
     client = mlflow.MlflowClient(f"sqlite:///{tmp_path}/real.db")
     run = client.create_run(client.create_experiment("e"), run_name="gspo")
@@ -58,7 +56,7 @@ def test_mlflow_itself_writes_what_is_read(tmp_path: Path) -> None:
     assert found.seed == 3 and points(found) == VALUES
 
 
-def test_the_database_of_trackio_is_read(tmp_path: Path) -> None:
+def test_the_database_of_trackio_is_read(tmp_path):
     with sqlite3.connect(tmp_path / "t.db") as connection:
         connection.execute("CREATE TABLE metrics (id INTEGER PRIMARY KEY, run_name TEXT, step INTEGER, metrics TEXT)")
         rows = [("x", k, json.dumps({"r": v})) for k, v in VALUES.items()]
@@ -71,7 +69,7 @@ def test_the_database_of_trackio_is_read(tmp_path: Path) -> None:
     ("name", "seed"),
     [("seed3.jsonl", 3), ("gspo-Seed_12/log.jsonl", 12), ("seed1/a-seed=4.jsonl", 4), ("s3.jsonl", None)],
 )
-def test_a_seed_is_the_last_one_in_the_path(name: str, seed: int | None, tmp_path: Path) -> None:
+def test_a_seed_is_the_last_one_in_the_path(name, seed, tmp_path):
     (run,) = read_runs([lines(tmp_path / name, [{"step": 1, "r": 1}])], "r")
     assert run.seed == seed
 
@@ -83,14 +81,14 @@ def test_a_seed_is_the_last_one_in_the_path(name: str, seed: int | None, tmp_pat
         ("Name,seed,r\nx,0,0.5\nx,1,0.6\n", "::x", [(0, [0.5]), (1, [0.6])]),  # of one name, told apart by their seeds
     ],
 )
-def test_columns_name_runs_and_seeds(table: str, place: str, expected: Any, tmp_path: Path) -> None:
+def test_columns_name_runs_and_seeds(table, place, expected, tmp_path):
     (tmp_path / "runs.csv").write_text(table)
     assert [(run.seed, [*run.values]) for run in read_runs([f"{tmp_path}/runs.csv{place}"], "r")] == expected
 
 
 @few
 @given(st.lists(st.integers(1, 8), min_size=1, max_size=8))
-def test_after_a_restart_what_was_logged_from_there_on_is_replaced(tmp_path_factory: Any, starts: list[int]) -> None:
+def test_after_a_restart_what_was_logged_from_there_on_is_replaced(tmp_path_factory, starts):
     """Attempts begin at these steps and log three each; the model is as if there had been no others."""
     expected: dict[float, float] = {}
     rows: list[dict[str, Any]] = []
@@ -108,7 +106,7 @@ def test_after_a_restart_what_was_logged_from_there_on_is_replaced(tmp_path_fact
     assert run.notes == () if not replaced else f"{replaced} of {len(rows)} values were logged again" in run.notes[0]
 
 
-def test_a_last_line_that_is_cut_off_is_left_out_and_said(tmp_path: Path) -> None:
+def test_a_last_line_that_is_cut_off_is_left_out_and_said(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"step": 1, "r": 2}\n{"step": 2, "r"')
     (tmp_path / "b.csv").write_text("step,x,r\n1,0,2\n2,0")
     for name, line in (("a.jsonl", 2), ("b.csv", 3)):
@@ -117,7 +115,7 @@ def test_a_last_line_that_is_cut_off_is_left_out_and_said(tmp_path: Path) -> Non
         assert [*run.values] == [2.0] and run.notes == (note,)
 
 
-def test_nan_is_kept_for_the_endpoint_to_refuse(tmp_path: Path) -> None:
+def test_nan_is_kept_for_the_endpoint_to_refuse(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"step": 1, "r": NaN}\n{"step": 2, "r": "Infinity"}\n')
     (run,) = read_runs([str(tmp_path / "a.jsonl")], "r")
     assert math.isnan(run.values[0]) and math.isinf(run.values[1])
@@ -130,14 +128,14 @@ BACKWARDS = ["a.jsonl", "".join(f'{{"step": {k}, "r": 1}}\n' for k in range(20, 
 
 
 @pytest.mark.parametrize(("name", "content", "says"), [*LOGS["wrong"], LONG_CELL, BACKWARDS])
-def test_what_cannot_be_read_is_named(name: str, content: str, says: str, tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_named(name, content, says, tmp_path):
     (tmp_path / name).write_text(content)
     with pytest.raises(UserError, match=says) as raised:
         read_runs([str(tmp_path / name)], "r")
     assert str(tmp_path / name) in str(raised.value)
 
 
-def test_steps_of_two_columns_are_not_mixed(tmp_path: Path) -> None:
+def test_steps_of_two_columns_are_not_mixed(tmp_path):
     path = lines(
         tmp_path / "[r].jsonl", [{"time": 0, "_step": 0}, {"step": 1, "_step": 9, "r": 1}, {"_step": 10, "r": 2}]
     )
@@ -146,7 +144,7 @@ def test_steps_of_two_columns_are_not_mixed(tmp_path: Path) -> None:
     assert [*read_runs([path], "r", step="_step")[0].steps] == [9, 10]
 
 
-def test_what_is_not_there_is_named_and_a_glob_is_a_run_for_each_match(tmp_path: Path) -> None:
+def test_what_is_not_there_is_named_and_a_glob_is_a_run_for_each_match(tmp_path):
     log = lines(tmp_path / "a.jsonl", [{"step": 1, "r": 1, "run": "x", "s": 1, "reward": 1}])
     cases: list[tuple[list[str], str, str | None, str]] = [
         (["nothing/*.jsonl"], "r", None, "no file or folder matches"),
@@ -165,7 +163,7 @@ def test_what_is_not_there_is_named_and_a_glob_is_a_run_for_each_match(tmp_path:
         read_runs([str(tmp_path)], "r")
 
 
-def test_memory_is_sixteen_bytes_a_value(tmp_path: Path) -> None:
+def test_memory_is_sixteen_bytes_a_value(tmp_path):
     """10,000 lines of 200 bytes: a list of their objects would need 4 MB."""
     path = lines(tmp_path / "long.jsonl", [{"step": k, "r": k / 7, "text": "x" * 170} for k in range(10_000)])
     tracemalloc.start()
@@ -176,7 +174,7 @@ def test_memory_is_sixteen_bytes_a_value(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", LOGS["reported"], ids=lambda case: case["case"])
-def test_reported_logs(case: dict[str, Any], tmp_path: Path) -> None:
+def test_reported_logs(case, tmp_path):
     (tmp_path / case["file"]).write_text(case["lines"])
     endpoint = Endpoint(case.get("last", 1), case.get("area", False), case.get("until"))
 

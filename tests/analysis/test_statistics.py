@@ -1,9 +1,6 @@
 """Intervals, differences, verdicts and seeds, from numbers whose answer is known, and properties of all scores."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -17,7 +14,6 @@ from policygrain.analysis import accuracy, difference
 from policygrain.analysis.statistics import (
     PROBLEMS,
     SEEDS,
-    Difference,
     over_seeds,
     pooled_spread,
     ranked,
@@ -42,7 +38,7 @@ def benchmarks(draw: st.DrawFn, count: int = 1) -> list[list[Scores]]:
 # ---- by hand --------------------------------------------------------------------------------------------------------
 
 
-def test_students_interval_by_hand() -> None:
+def test_students_interval_by_hand():
     half = 4.3027 * 0.1 / 3**0.5  # Student's t for two degrees of freedom
     assert over_seeds([0.4, 0.5, 0.6]) == pytest.approx((0.5, 0.5 - half, 0.5 + half), abs=1e-4)
     found = student([1.0, 2.0, 3.0])
@@ -51,7 +47,7 @@ def test_students_interval_by_hand() -> None:
     assert found.above(1.0) == pytest.approx(stats.t.sf(math.sqrt(3), 2)) and found.below(2.0) == 0.5
 
 
-def test_nothing_right_is_not_known_to_be_zero() -> None:
+def test_nothing_right_is_not_known_to_be_zero():
     """0 of 60: Wilson's upper limit is z² / (60 + z²) = 3.84 / 63.84 = 6.0%."""
     z2 = 1.95996**2
     for scores in (np.zeros((3, 20)), np.zeros((1, 60))):
@@ -63,7 +59,7 @@ def test_nothing_right_is_not_known_to_be_zero() -> None:
     assert same.low < 0 < same.high and same.p == 1
 
 
-def test_far_from_the_edges_the_intervals_are_nearly_those_of_student() -> None:
+def test_far_from_the_edges_the_intervals_are_nearly_those_of_student():
     rng = np.random.default_rng(0)
     a, b = ((rng.random((8, 400)) < p).astype(float) for p in (0.6, 0.5))
     found, plain = difference([a], [b]), student((a - b).mean(1))
@@ -73,11 +69,11 @@ def test_far_from_the_edges_the_intervals_are_nearly_those_of_student() -> None:
     assert (one.low, one.high) == pytest.approx((simple.low, simple.high), abs=0.001)
 
 
-def test_benchmarks_count_the_same_not_problems() -> None:
+def test_benchmarks_count_the_same_not_problems():
     assert accuracy([np.ones((2, 10)), np.zeros((2, 30))]).mean == 0.5
 
 
-def test_a_single_seed_has_an_interval_over_problems_and_says_so() -> None:
+def test_a_single_seed_has_an_interval_over_problems_and_says_so():
     """Wilson's interval for 30 of 60 is 50 ± 12.2 points; Student's quantile on 59 degrees of freedom is 2.00."""
     scores = np.array([[1.0] * 30 + [0.0] * 30])
     found = accuracy([scores])
@@ -91,7 +87,7 @@ def test_a_single_seed_has_an_interval_over_problems_and_says_so() -> None:
 
 
 @given(benchmarks())
-def test_an_accuracy_lies_in_its_interval_and_mirrors(arms: list[list[Scores]]) -> None:
+def test_an_accuracy_lies_in_its_interval_and_mirrors(arms):
     (scores,) = arms
     found, mirrored = accuracy(scores), accuracy([1 - s for s in scores])
     assert 0 <= found.low <= found.mean + 1e-12 and found.mean - 1e-12 <= found.high <= 1
@@ -100,7 +96,7 @@ def test_an_accuracy_lies_in_its_interval_and_mirrors(arms: list[list[Scores]]) 
 
 
 @given(benchmarks(count=2))
-def test_a_difference_lies_in_its_interval_and_mirrors(arms: list[list[Scores]]) -> None:
+def test_a_difference_lies_in_its_interval_and_mirrors(arms):
     found, turned = difference(*arms), difference(*arms[::-1])
     assert -1 <= found.low <= found.mean + 1e-12 and found.mean - 1e-12 <= found.high <= 1
     assert (turned.mean, turned.low, turned.high) == pytest.approx((-found.mean, -found.high, -found.low), abs=1e-6)
@@ -108,7 +104,7 @@ def test_a_difference_lies_in_its_interval_and_mirrors(arms: list[list[Scores]])
 
 
 @given(benchmarks(count=2), st.floats(-0.95, 0.95))
-def test_a_value_is_in_the_interval_where_its_test_is_not_significant(arms: list[list[Scores]], value: float) -> None:
+def test_a_value_is_in_the_interval_where_its_test_is_not_significant(arms, value):
     found = difference(*arms)
     if min(abs(value - found.low), abs(value - found.high)) > 1e-6:
         tested = 2 * min(found.above(value), found.below(value))
@@ -117,7 +113,7 @@ def test_a_value_is_in_the_interval_where_its_test_is_not_significant(arms: list
 
 
 @given(benchmarks(count=2), st.floats(0.1, 100))
-def test_a_difference_in_another_unit_is_the_same_difference(arms: list[list[Scores]], factor: float) -> None:
+def test_a_difference_in_another_unit_is_the_same_difference(arms, factor):
     found = difference(*arms)
     scaled = found.times(factor)
     assert (scaled.mean, scaled.low) == pytest.approx((factor * found.mean, factor * found.low))
@@ -127,7 +123,7 @@ def test_a_difference_in_another_unit_is_the_same_difference(arms: list[list[Sco
 # ---- mistakes -------------------------------------------------------------------------------------------------------
 
 
-def test_scores_that_are_none_are_refused() -> None:
+def test_scores_that_are_none_are_refused():
     good = np.ones((2, 3))
     for scores, message in {
         "empty": ([], "list over benchmarks"),
@@ -146,7 +142,7 @@ def test_scores_that_are_none_are_refused() -> None:
 
 
 @pytest.mark.parametrize("arms", [2, 6])
-def test_the_interval_of_a_spread_contains_the_true_one_in_19_of_20_studies(arms: int) -> None:
+def test_the_interval_of_a_spread_contains_the_true_one_in_19_of_20_studies(arms):
     """Four seeds of ``arms`` arms, all but the first compared with it; a difference of two has a spread of √2."""
     rng, inside = np.random.default_rng(1), 0
     for _ in range(2000):
@@ -157,7 +153,7 @@ def test_the_interval_of_a_spread_contains_the_true_one_in_19_of_20_studies(arms
 
 
 @pytest.mark.parametrize("comparisons", [1, 27])
-def test_more_spread_and_smaller_effects_ask_for_more_seeds(comparisons: int) -> None:
+def test_more_spread_and_smaller_effects_ask_for_more_seeds(comparisons):
     needed = [seeds_to_show(2.0, sd, comparisons) or 1001 for sd in (0.0, 0.5, 1, 2, 4, 8)]
     assert needed == sorted(needed) and needed[0] == 2 < needed[-1]
     # Only their ratio counts.
@@ -166,7 +162,7 @@ def test_more_spread_and_smaller_effects_ask_for_more_seeds(comparisons: int) ->
 
 
 @pytest.mark.parametrize(("sd", "comparisons"), [(1.0, 1), (4.0, 27)])
-def test_with_the_planned_seeds_four_of_five_studies_show_the_direction(sd: float, comparisons: int) -> None:
+def test_with_the_planned_seeds_four_of_five_studies_show_the_direction(sd, comparisons):
     n, rng = seeds_to_show(2.0, sd, comparisons), np.random.default_rng(5)
     assert n is not None
 
@@ -178,12 +174,11 @@ def test_with_the_planned_seeds_four_of_five_studies_show_the_direction(sd: floa
 
 
 SMALLER = "smaller than published"
-Test = Callable[[list[float]], Difference]
 numbers = st.lists(st.floats(-9, 9), min_size=2, max_size=9)
-tests_of: list[Test] = [student, ranked]
+tests_of = [student, ranked]
 
 
-def test_tests_against_0_and_a_size_by_hand() -> None:
+def test_tests_against_0_and_a_size_by_hand():
     """Mean 2, standard error 1/√3: the distance to 0 is 2√3 standard errors, to a size of 3 it is √3."""
     d = student([1.0, 2.0, 3.0])
     p = effect_tests(d, "above", 3.0)
@@ -195,7 +190,7 @@ def test_tests_against_0_and_a_size_by_hand() -> None:
 
 
 @given(numbers, st.floats(0.1, 5), st.sampled_from(tests_of))
-def test_mirrored_data_have_mirrored_verdicts(values: list[float], size: float, test: Test) -> None:
+def test_mirrored_data_have_mirrored_verdicts(values, size, test):
     p, mirrored = (effect_tests(test(v), "above", size) for v in (values, [-v for v in values]))
     assert mirrored.holds == pytest.approx(p.opposite) and mirrored.opposite == pytest.approx(p.holds)
     assert effect_tests(test([-v for v in values]), "below", size) == pytest.approx(p)
@@ -204,12 +199,12 @@ def test_mirrored_data_have_mirrored_verdicts(values: list[float], size: float, 
 
 
 @given(numbers, numbers)
-def test_evidence_for_a_side_grows_with_every_value(values: list[float], more: list[float]) -> None:
+def test_evidence_for_a_side_grows_with_every_value(values, more):
     larger = [v + abs(m) for v, m in zip(values, more, strict=False)] + values[len(more) :]
     assert ranked(larger).above(0.0) <= ranked(values).above(0.0) and ranked(larger).mean >= ranked(values).mean
 
 
-def test_the_sign_test_by_hand() -> None:
+def test_the_sign_test_by_hand():
     """Seven of eight times are below the other arm's, one run never arrives: P(7 or more of 8) = 9/256."""
     d = ranked([-1.0] * 7 + [math.inf])
     assert d.below(0.0) == pytest.approx(9 / 256) and d.above(0.0) == pytest.approx(1 - 1 / 256)
@@ -218,7 +213,7 @@ def test_the_sign_test_by_hand() -> None:
     assert ranked([0.0, 0.0]).above(0.0) == ranked([0.0, 0.0]).below(0.0) == 1
 
 
-def test_what_is_no_number_and_a_single_seed_decide_nothing() -> None:
+def test_what_is_no_number_and_a_single_seed_decide_nothing():
     """However many problems a single seed has."""
     one = difference([np.ones((1, 500))], [np.zeros((1, 500))])
     assert one.p < 1e-6, "about these problems there is no doubt"
@@ -227,7 +222,7 @@ def test_what_is_no_number_and_a_single_seed_decide_nothing() -> None:
     assert seeds_needed(one, 1.0) is None
 
 
-def test_verdicts_and_their_correction_by_hand() -> None:
+def test_verdicts_and_their_correction_by_hand():
     assert decide(PValues(0.01, 0.99, 0.01)) == "holds"
     assert decide(PValues(0.99, 0.01, 0.01)) == "opposite"
     assert decide(PValues(0.99, 0.2, 0.02)) == SMALLER
@@ -237,12 +232,12 @@ def test_verdicts_and_their_correction_by_hand() -> None:
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.data())
-def test_holm_rejects_no_less_where_evidence_grows(p: list[float], data: st.DataObject) -> None:
+def test_holm_rejects_no_less_where_evidence_grows(p, data):
     stronger = [v * data.draw(st.floats(0, 1)) for v in p]
     assert all(s <= c + 1e-12 for s, c in zip(holm(stronger), holm(p), strict=True))
 
 
-def test_seeds_needed_would_decide() -> None:
+def test_seeds_needed_would_decide():
     """With spread 1 and distance 2, the two-sided t(n − 1) / √n falls below 2 at n = 4: 3.18 / √4 = 1.59."""
     d = student([3.0, 4.0, 2.0])
     assert d.spread == 1 and seeds_needed(d, 2.0) == 4
@@ -253,7 +248,7 @@ def test_seeds_needed_would_decide() -> None:
 
 
 @pytest.mark.parametrize("test", tests_of)
-def test_false_verdicts_are_as_rare_as_promised(test: Test) -> None:
+def test_false_verdicts_are_as_rare_as_promised(test):
     """Of ledgers of six comparisons at most 5% have a direction where there is none, or call the published size small.
 
     Skewed values, of which the sign test knows the median, as those of the time to converge.

@@ -1,7 +1,5 @@
 """`policygrain check` and the first rule of a workflow find what would otherwise fail after training."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,7 @@ def of_file(folder: Path, size: int = 3, **changes: Any) -> Study:
     return small_study(data=data, model={"tiny": {"vocabulary": 300}, "warm_start": {"steps": 0}}, **changes)
 
 
-def test_a_start_that_is_no_model_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_that_is_no_model_is_said_at_once(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "empty"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     folder = tmp_path / "model"
@@ -39,7 +37,7 @@ def test_a_start_that_is_no_model_is_said_at_once(tmp_path: Path, monkeypatch: p
             check_study(small_study(model={"warm_start": {"steps": 0}, "start": start}))
 
 
-def test_ids_of_a_benchmark_are_unique(tmp_path: Path) -> None:
+def test_ids_of_a_benchmark_are_unique(tmp_path):
     """Scores are grouped by them; problems after those that are used do not count."""
     write_lines(tmp_path / "twice.jsonl", [*QUESTIONS[:2], QUESTIONS[0]])
     benchmark = {"name": "a", "source": "twice.jsonl"}
@@ -48,7 +46,7 @@ def test_ids_of_a_benchmark_are_unique(tmp_path: Path) -> None:
         check_study(of_file(tmp_path, evaluation={"benchmarks": [benchmark]}))
 
 
-def test_what_is_allowed_and_probably_not_meant_is_said(tmp_path: Path) -> None:
+def test_what_is_allowed_and_probably_not_meant_is_said(tmp_path):
     of_training = {"benchmarks": [{"name": "mine", "source": "own.jsonl"}]}
     pretrained = {"model": {"start": "some/model"}}
     path = write_study(tmp_path / "ranges.yaml", {**SMALL, "name": "ranges", **pretrained})
@@ -63,7 +61,7 @@ def test_what_is_allowed_and_probably_not_meant_is_said(tmp_path: Path) -> None:
     assert notes(small_study(tuned_on=[str(path)])) == []
 
 
-def test_prepare_checks_the_study_before_it_writes(tmp_path: Path) -> None:
+def test_prepare_checks_the_study_before_it_writes(tmp_path):
     """It is the first job of a workflow."""
     study = write_study(tmp_path / "study.yaml", SMALL | {"prompt": {"chat": True}})
     assert main(["prepare", "--config", str(study), "--results", str(tmp_path)]) == 2

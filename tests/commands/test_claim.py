@@ -1,7 +1,5 @@
 """`policygrain claim` on the command line: a text, JSON, a figure, and errors without a traceback."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -15,7 +13,7 @@ CLAIM = ["claim", "--a", "a_*.jsonl", "--b", "b_*.jsonl", "--metric", "reward"]
 
 
 @pytest.fixture(autouse=True)
-def _runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for side, level in (("a", 0.6), ("b", 0.5)):
         for seed in range(3):
@@ -24,7 +22,7 @@ def _runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("binary.jsonl").write_bytes(b"\x89PNG\xff")
 
 
-def test_text_json_and_figure(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_json_and_figure(capsys):
     margin = [*CLAIM, "--margin", "0.2", "--last", "2"]
     assert main([*margin, "--figure", "claim.png"]) == 0
     out = capsys.readouterr().out
@@ -50,7 +48,7 @@ def test_text_json_and_figure(capsys: pytest.CaptureFixture[str]) -> None:
         (["--figure", "x.bmp"], "--figure x.bmp: a figure is"),
     ],
 )
-def test_a_mistake_is_one_line(options: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_is_one_line(options, says, capsys):
     """Before any verdict is printed."""
     assert main([*CLAIM, *options]) == 2
     printed, error = capsys.readouterr()

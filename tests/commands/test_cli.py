@@ -1,14 +1,10 @@
 """The command line: its table of commands, help, messages, exit codes, and what it imports."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -19,12 +15,11 @@ from policygrain.study import load_study
 
 from ..support.made_up import make_up
 
-Raiser = Callable[[BaseException], int]
 DATA_ACTIONS = ("list", "fetch", "check")
 
 
 @pytest.fixture
-def methods_that(monkeypatch: pytest.MonkeyPatch) -> Raiser:
+def methods_that(monkeypatch):
     """Let `policygrain methods` raise an error; returns the exit code."""
 
     def raises(error: BaseException) -> int:
@@ -44,7 +39,7 @@ def methods_that(monkeypatch: pytest.MonkeyPatch) -> Raiser:
 @pytest.mark.parametrize(
     "words", [*([name] for name in COMMANDS), *(["data", action] for action in DATA_ACTIONS)], ids="-".join
 )
-def test_the_help_of_a_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_of_a_command(words, capsys):
     with pytest.raises(SystemExit) as ended:
         main([*words, "--help"])
     assert ended.value.code == 0
@@ -55,9 +50,7 @@ def test_the_help_of_a_command(words: list[str], capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("columns", ["40", "80", "200"])
-def test_every_command_is_in_one_group_and_those_of_the_workflow_come_last(
-    columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_command_is_in_one_group_and_those_of_the_workflow_come_last(columns, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", columns)
     with pytest.raises(SystemExit):
         main(["--help"])
@@ -70,7 +63,7 @@ def test_every_command_is_in_one_group_and_those_of_the_workflow_come_last(
     assert not stages & set(re.findall(r"^  ([a-z][a-z-]+) ", text[: places[-1]], flags=re.M))
 
 
-def test_a_misspelt_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_misspelt_command(capsys):
     assert main(["evalute", "--config", "study.yaml"]) == 2
     assert "no command 'evalute'. Did you mean 'evaluate' or 'evaluate-model'?" in capsys.readouterr().err
     assert main(["xyz"]) == 2
@@ -91,21 +84,19 @@ def test_a_misspelt_command(capsys: pytest.CaptureFixture[str]) -> None:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
-def test_errors_are_one_message(
-    methods_that: Raiser, error: BaseException, code: int, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_errors_are_one_message(methods_that, error, code, message, capsys):
     assert methods_that(error) == code
     assert capsys.readouterr().err == f"policygrain: {message}\n"
 
 
 @pytest.mark.parametrize("error", [OSError("a library's error"), ValueError("a mistake of ours")])
-def test_other_errors_keep_their_traceback(methods_that: Raiser, error: Exception) -> None:
+def test_other_errors_keep_their_traceback(methods_that, error):
     with pytest.raises(type(error)):
         methods_that(error)
 
 
 @pytest.mark.parametrize("arguments", [["methods", "--json"], ["data", "list"]], ids=["long", "short"])
-def test_a_closed_pipe_is_no_error(arguments: list[str], root: Path) -> None:
+def test_a_closed_pipe_is_no_error(arguments, root):
     """The reader is gone before the first line, as with `| true`; a short text is written only when it is flushed."""
     reader, writer = os.pipe()
     os.close(reader)
@@ -118,7 +109,7 @@ def test_a_closed_pipe_is_no_error(arguments: list[str], root: Path) -> None:
 # ---- imports --------------------------------------------------------------------------------------------------------
 
 
-def test_the_command_line_imports_the_standard_library_alone() -> None:
+def test_the_command_line_imports_the_standard_library_alone():
     """So its help takes no time, and works where only the light installation is."""
     program = (
         "import sys; before = set(sys.modules); import policygrain.cli\n"
@@ -129,7 +120,7 @@ def test_the_command_line_imports_the_standard_library_alone() -> None:
 
 
 @pytest.mark.slow
-def test_commands_that_compute_nothing_start_without_torch(root: Path, in_root: Path, tmp_path: Path) -> None:
+def test_commands_that_compute_nothing_start_without_torch(root, in_root, tmp_path):
     """One after another in one process."""
     make_up(load_study("studies/smoke.yaml"), tmp_path, {"tepo": 9})
     study = ["--config", str(tmp_path / "study.yaml"), "--results", str(tmp_path), "--out", str(tmp_path / "x")]

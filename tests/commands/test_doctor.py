@@ -1,8 +1,5 @@
 """`policygrain check --slurm` on made-up clusters with one fault each; test_slurm.py asks a real SLURM."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,11 +17,9 @@ REFUSES = "#!/bin/sh\necho 'allocation failure: Requested node configuration is 
 # srun runs its command here, without its options.
 SRUN = '#!/bin/sh\nwhile [ "${1%%/*}" ]; do shift; done\nSLURM_JOB_ID=7 exec "$@"\n'
 
-Check = Callable[..., tuple[int, str]]
-
 
 @pytest.fixture
-def check(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Check:
+def check(root, tmp_path, monkeypatch, capfd):
     """`policygrain check --slurm` with a made-up SLURM, a profile and a study: (exit code, everything printed)."""
     bin_folder = tmp_path / "bin"
     bin_folder.mkdir()
@@ -47,7 +42,7 @@ def check(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: py
     return run
 
 
-def test_a_cluster_in_order(check: Check) -> None:
+def test_a_cluster_in_order(check):
     code, said = check("default-resources: {runtime: 60, mem_mb: 4000}", srun=SRUN)
     assert code == 0, said
     assert said.count("In a job:") == 1 and said.count("; digest ") == 2, "equal requests are tried once\n" + said
@@ -68,12 +63,12 @@ def test_a_cluster_in_order(check: Check) -> None:
         ("a: [", "profile.yaml"),
     ],
 )
-def test_requests_that_slurm_accepts_and_no_job_survives(check: Check, profile: str, expected: str) -> None:
+def test_requests_that_slurm_accepts_and_no_job_survives(check, profile, expected):
     code, said = check(profile)
     assert code == 2 and expected in said, said
 
 
-def test_what_slurm_refuses_is_named_with_the_rule_and_its_options(check: Check) -> None:
+def test_what_slurm_refuses_is_named_with_the_rule_and_its_options(check):
     code, said = check("set-resources: {train: {slurm_partition: gpu, gpu: 8, mem: 90GB, runtime: 2h}}", sbatch=REFUSES)
     assert code == 2
     options = "--partition=gpu -t 120 --mem 90000 --cpus-per-task=1 --gpus=8"
@@ -81,7 +76,7 @@ def test_what_slurm_refuses_is_named_with_the_rule_and_its_options(check: Check)
     assert "evaluate: --ntasks=1" in said and "In a job" not in said, "what cannot start is not tried"
 
 
-def test_expressions_in_a_profile_are_not_checked(check: Check) -> None:
+def test_expressions_in_a_profile_are_not_checked(check):
     arm = "if wildcards.arm == 'grpo' else"
     code, said = check(f"set-resources: {{train: {{slurm_partition: \"'low' {arm} 'gpu'\", gpu: \"1 {arm} 0\"}}}}")
     assert code == 0 and "train: slurm_partition, gpu: evaluated for each job" in said, said
@@ -102,7 +97,7 @@ def test_expressions_in_a_profile_are_not_checked(check: Check) -> None:
         ),
     ],
 )
-def test_a_node_that_fails(check: Check, srun: str, expected: str) -> None:
+def test_a_node_that_fails(check, srun, expected):
     Path("start").mkdir()
     for name in ("config.json", "tokenizer_config.json"):
         (Path("start") / name).write_text("{}")
@@ -110,21 +105,19 @@ def test_a_node_that_fails(check: Check, srun: str, expected: str) -> None:
     assert code == 2 and expected in said and said.count("profile.yaml, ") == 1, said
 
 
-def test_the_server_of_mlflow_is_asked_on_the_login_node(check: Check) -> None:
+def test_the_server_of_mlflow_is_asked_on_the_login_node(check):
     code, said = check(study="tracking: {uri: 'http://127.0.0.1:9'}\n", srun=SRUN)
     assert code == 2 and "http://127.0.0.1:9 does not answer" in said
 
 
-def test_without_slurm_a_login_node_is_suggested(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_slurm_a_login_node_is_suggested(root, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PATH", str(tmp_path))
     profile = str(root / "slurm" / "config.yaml")
     assert main(["check", str(root / "studies" / "smoke.yaml"), "--slurm", "--profile", profile]) == 2
     assert "there is no sinfo here. Run this on a login node" in capsys.readouterr().err
 
 
-def test_options_are_those_that_the_executor_gives_with_its_settings(check: Check) -> None:
+def test_options_are_those_that_the_executor_gives_with_its_settings(check):
     resources = {"slurm_partition": "g", "slurm_account": 7, "gpu_model": "a100", "slurm_extra": "--exclude='my node'"}
     profile = {"slurm-qos": "long", "slurm-reservation": "mine", "set-resources": {"train": resources}}
     check(yaml.safe_dump(profile))

@@ -1,11 +1,8 @@
 """Evaluating models without a study: records, the table of several, what is refused."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,9 +19,7 @@ OPTIONS = ["--benchmarks", "count,largest", "--size", "5", "--max-tokens", "8", 
 SAMPLED = [*OPTIONS, "--samples", "2", "--temperature", "1", "--grader", "numeric", "--prompt", "{problem}\n"]
 
 
-def test_one_line_evaluates_a_model_and_another_one_joins_it(
-    made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_line_evaluates_a_model_and_another_one_joins_it(made, tmp_path, capsys):
     out, model, other = tmp_path / "out", tmp_path / "first", tmp_path / "second"
     for copy in (model, other):
         shutil.copytree(made[1], copy)
@@ -62,15 +57,7 @@ def test_one_line_evaluates_a_model_and_another_one_joins_it(
         ("no such/model", ["--benchmarks", "count"], "neither a folder nor a model that the hub provides"),
     ],
 )
-def test_what_cannot_be_asked_for_is_named(
-    model: str,
-    arguments: list[str],
-    says: str,
-    made: tuple[Path, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_cannot_be_asked_for_is_named(model, arguments, says, made, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("empty").mkdir()
     command = ["evaluate-model", str(made[1]) if model == "START" else model, *arguments]
@@ -89,13 +76,13 @@ def test_what_cannot_be_asked_for_is_named(
         ({"samples": 4, "temperature": 1.0, "top_p": 1.0}, (4, 1.0, 1.0)),
     ],
 )
-def test_what_is_not_asked_for_is_as_registered(asked: dict[str, Any], found: tuple[int, float, float]) -> None:
+def test_what_is_not_asked_for_is_as_registered(asked, found):
     study = study_of(EvaluationOptions(["aime24"], **asked), "x", "start")
     sampling = sampling_of(study, study.evaluation.benchmarks[0])
     assert (sampling.n, sampling.temperature, sampling.top_p) == found
 
 
-def test_another_protocol_and_what_is_no_study_are_named(tmp_path: Path) -> None:
+def test_another_protocol_and_what_is_no_study_are_named(tmp_path):
     study, folder = study_of(EvaluationOptions(["count"]), "x", "start"), StudyFolder(tmp_path)
     claim(folder, study)
     claim(folder, study)
@@ -107,12 +94,12 @@ def test_another_protocol_and_what_is_no_study_are_named(tmp_path: Path) -> None
             claim(folder, study)
 
 
-def test_names_of_models() -> None:
+def test_names_of_models():
     models = {"Qwen2.5-1.5B": "Qwen/Qwen2.5-1.5B", "seed0": "results/laptop/runs/tepo/seed0/model"}
     assert named([*models.values(), "mine=/some/where/else"]) == models | {"mine": "/some/where/else"}
 
 
-def test_the_table_by_hand(tmp_path: Path) -> None:
+def test_the_table_by_hand(tmp_path):
     """Two problems, two responses each: right on 2 and 0; the other model is right on none and could not be graded."""
     results = StudyFolder(tmp_path)
     for name, scores, outcomes in (

@@ -1,7 +1,5 @@
 """The jobs of a study are those of the Snakefile, and each is known by its marker."""
 
-from __future__ import annotations
-
 import graphlib
 import re
 from collections import Counter
@@ -41,7 +39,7 @@ def jobs_of(study: Study) -> Jobs:
 
 
 @every_variant
-def test_every_file_is_made_by_one_job_before_it_is_read(name: str) -> None:
+def test_every_file_is_made_by_one_job_before_it_is_read(name):
     jobs = jobs_of(small_study(**VARIANTS[name])).all
     makers = Counter(path for job in jobs for path in job.outputs)
     assert set(makers.values()) == {1}, "no file is made twice"
@@ -53,7 +51,7 @@ def test_every_file_is_made_by_one_job_before_it_is_read(name: str) -> None:
 
 
 @every_variant
-def test_each_run_is_trained_once_and_each_evaluated_model_is_evaluated_once(name: str) -> None:
+def test_each_run_is_trained_once_and_each_evaluated_model_is_evaluated_once(name):
     study = small_study(**VARIANTS[name])
     matrix, submitted = run_matrix(study), jobs_of(study).submitted
     runs = {rule: Counter(run for job in submitted if job.rule == rule for run in job.runs) for rule in SUBMITTED}
@@ -67,7 +65,7 @@ def test_each_run_is_trained_once_and_each_evaluated_model_is_evaluated_once(nam
 
 
 @every_variant
-def test_a_marker_names_its_job(name: str) -> None:
+def test_a_marker_names_its_job(name):
     """A job on a cluster has only the wildcards in its marker to find out what it is."""
     jobs = jobs_of(small_study(**VARIANTS[name]))
     for job in jobs.submitted:
@@ -79,9 +77,7 @@ def test_a_marker_names_its_job(name: str) -> None:
 
 
 @pytest.mark.parametrize(("changes", "expected"), LIST["changes"], ids=str)
-def test_a_change_leaves_only_what_depends_on_it_without_a_marker(
-    changes: dict[str, Any], expected: dict[str, Any], in_root: Path
-) -> None:
+def test_a_change_leaves_only_what_depends_on_it_without_a_marker(changes, expected, in_root):
     """Written out, so that a wrong declaration of a key is seen. Snakemake starts the jobs without a marker."""
     one, other = (jobs_of(parse_study(merge(LIST["finished"], c), Path("study.yaml"))).all for c in ({}, changes))
     there = {marker for job in one for marker in job.markers}
@@ -92,7 +88,7 @@ def test_a_change_leaves_only_what_depends_on_it_without_a_marker(
 
 
 @pytest.mark.slow
-def test_the_snakefile_declares_these_files(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_snakefile_declares_these_files(root, tmp_path, monkeypatch):
     """With a file of two problems in place of each set; models are not downloaded."""
     write_lines(tmp_path / "two.jsonl", [{"problem": f"1+{i}?", "answer": str(1 + i)} for i in (1, 2)])
     paper = root / "studies" / "tepo-qwen2.5-7b.yaml"

@@ -1,10 +1,7 @@
 """What `policygrain plan` counts, with the arithmetic written out, and what it prints."""
 
-from __future__ import annotations
-
 import itertools
 import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,7 +27,7 @@ def train(study: Study, **changes: Any) -> dict[str, Any]:
     return dict(estimate(study.model_copy(update={"training": training}), "cpu")["rules"]["train"])
 
 
-def test_tokens_and_hours_by_hand() -> None:
+def test_tokens_and_hours_by_hand():
     """Four batches of 4 prompts and 16 responses of 12 tokens; 10 validation problems before and after them.
 
     Each batch is scored by the policy, and a quarter of it by the reference policy, for the metric `kl_initial`.
@@ -49,7 +46,7 @@ def test_tokens_and_hours_by_hand() -> None:
         assert hours_of(np.array([7, 5, 3]), 180, device, checkpointing) == pytest.approx(flops / 3600)
 
 
-def test_parameters_by_hand() -> None:
+def test_parameters_by_hand():
     # h = 4, i = 6, one layer, 2 query heads and 1 key head of 2, vocabulary 10.
     shape = {"hidden_size": 4, "intermediate_size": 6, "num_hidden_layers": 1, "num_attention_heads": 2}
     shape |= {"num_key_value_heads": 1, "vocab_size": 10}
@@ -62,14 +59,14 @@ def test_parameters_by_hand() -> None:
         parameters(shape | {"num_experts": 8})
 
 
-def test_parameters_are_those_on_the_hub_but_for_norms_and_biases() -> None:
+def test_parameters_are_those_on_the_hub_but_for_norms_and_biases():
     known = {"Qwen/Qwen2.5-0.5B": 494_032_768, "Qwen/Qwen2.5-1.5B": 1_543_714_304, "Qwen/Qwen2.5-7B": 7_615_616_512}
     for name, published in (known | {"deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": 1_777_088_000}).items():
         count, _ = parameters(config_of(Model(start=name), constants()["models"]))
         assert 0.999 * published < count < published
 
 
-def test_parameters_of_a_tiny_model_are_those_of_the_built_one(tmp_path: Path) -> None:
+def test_parameters_of_a_tiny_model_are_those_of_the_built_one(tmp_path):
     spec = TinyModel(hidden=64, intermediate=96, layers=3, heads=2)
     built = tiny.build(spec, tiny.character_tokenizer(), seed=0)
     expected = sum(p.numel() for p in built.parameters() if p.dim() == 2)
@@ -80,7 +77,7 @@ def test_parameters_of_a_tiny_model_are_those_of_the_built_one(tmp_path: Path) -
         config_of(Model(start="some/thing"), {})
 
 
-def test_evaluation_costs_the_same_in_jobs_of_its_own_and_after_training() -> None:
+def test_evaluation_costs_the_same_in_jobs_of_its_own_and_after_training():
     plain = small_study(seeds=[0, 1, 2])
     after = plain.model_copy(update={"evaluation": plain.evaluation.model_copy(update={"after_training": True})})
     plans = [estimate(study, "cpu")["rules"] for study in (plain, after)]
@@ -90,7 +87,7 @@ def test_evaluation_costs_the_same_in_jobs_of_its_own_and_after_training() -> No
     assert plans[0]["train"]["sampled"] < plans[1]["train"]["sampled"]
 
 
-def test_rates_of_a_gpu_are_those_that_were_measured(root: Path) -> None:
+def test_rates_of_a_gpu_are_those_that_were_measured(root):
     found = json.loads((root / "benchmarks" / "gpu.json").read_text())["rows"]["equal ours"][0]
     n = parameters(constants()["models"]["Qwen/Qwen2.5-1.5B"])[1]
     texts = found["tokens"] + 32 * 64  # of responses and prompts
@@ -99,7 +96,7 @@ def test_rates_of_a_gpu_are_those_that_were_measured(root: Path) -> None:
     assert device["train"] == pytest.approx(8 * n * texts / (phases["log_probs"] + phases["update"]), rel=0.1)
 
 
-def test_a_plan_names_its_assumptions(in_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_names_its_assumptions(in_root, capsys):
     seven = ["plan", "studies/tepo-qwen2.5-7b.yaml"]
     assert main([*seven, "--device", "h100", "--price", "2"]) == 0
     shown = capsys.readouterr().out
@@ -114,7 +111,7 @@ def test_a_plan_names_its_assumptions(in_root: Path, capsys: pytest.CaptureFixtu
     assert "Did you mean 'h100'" in capsys.readouterr().err
 
 
-def test_seeds_that_a_margin_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seeds_that_a_margin_needs(tmp_path, monkeypatch):
     """Of one comparison with records, and of a study that plans two of them with a margin."""
     found = student([1.0, 2.0, 6.0])
     arm = SimpleNamespace(settings=(("off_policy_steps", 8),))

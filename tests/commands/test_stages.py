@@ -1,7 +1,5 @@
 """Stages called by hand: what they make, what they leave, and what is refused before anything is computed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -30,20 +28,14 @@ def configured(folder: Path, **changes: Any) -> list[str]:
         (["evaluate", "--shard", "01"], "--shard: there is no group '01'"),
     ],
 )
-def test_what_cannot_be_done_is_said_before_anything_is_computed(
-    command: list[str],
-    says: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_cannot_be_done_is_said_before_anything_is_computed(command, says, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main([*command, *configured(tmp_path), "--results", str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert says in error and "Traceback" not in error and not (tmp_path / "run").exists()
 
 
-def test_a_start_model_without_a_tokenizer_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_start_model_without_a_tokenizer_is_one_message(tmp_path, capsys):
     start = tmp_path / "start"
     start.mkdir()
     (start / "config.json").write_text('{"model_type": "qwen2"}')
@@ -53,7 +45,7 @@ def test_a_start_model_without_a_tokenizer_is_one_message(tmp_path: Path, capsys
     assert str(start) in error and "Traceback" not in error
 
 
-def test_a_start_model_is_made_again_when_training_problems_change(tmp_path: Path) -> None:
+def test_a_start_model_is_made_again_when_training_problems_change(tmp_path):
     start = tmp_path / "start" / "seed0"
     made: dict[str, tuple[str, int]] = {}
     for name, seed in (("first", 1), ("again", 1), ("changed", 2)):
@@ -68,7 +60,7 @@ def test_a_start_model_is_made_again_when_training_problems_change(tmp_path: Pat
     assert all(x != y for x, y in zip(made["changed"], made["first"], strict=True))
 
 
-def test_the_stages_of_a_study_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_stages_of_a_study_by_hand(tmp_path, monkeypatch):
     """In results/NAME, where the next stage finds what the one before has made; a second time nothing changes."""
     monkeypatch.chdir(tmp_path)
     training = {**SMALL["training"], "steps": 1, "validate_every": 1}

@@ -1,9 +1,6 @@
 """Evaluating models: what is written, what is not done twice, and messages."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +21,10 @@ from ..support.small import small_study
 
 GREEDY = {"sampling": {"n": 1, "temperature": 0.0, "max_tokens": 12}}
 MODEL = "start/seed0"
-Evaluate = Callable[..., EvaluationFolder]
 
 
 @pytest.fixture
-def evaluated(made: tuple[Path, Path], tmp_path: Path) -> Evaluate:
+def evaluated(made, tmp_path):
     """Evaluate the initial model, by default as the small study asks; returns the folder."""
 
     def call(study: Study | None = None, data: DataFolder | None = None, out: Path = tmp_path) -> EvaluationFolder:
@@ -41,12 +37,12 @@ def evaluated(made: tuple[Path, Path], tmp_path: Path) -> Evaluate:
 
 
 @pytest.fixture
-def problems(made: tuple[Path, Path]) -> list[dict[str, Any]]:
+def problems(made):
     return read_json_lines(DataFolder(made[0]).benchmark("count"))
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Callable[..., DataFolder]:
+def own(tmp_path):
     """Prepared benchmarks with these problems."""
 
     def write(**benchmarks: list[dict[str, Any]]) -> DataFolder:
@@ -58,7 +54,7 @@ def own(tmp_path: Path) -> Callable[..., DataFolder]:
     return write
 
 
-def test_records_keep_every_sample_and_are_not_made_twice(evaluated: Evaluate) -> None:
+def test_records_keep_every_sample_and_are_not_made_twice(evaluated):
     folder = evaluated()
     found = model_evaluation(folder)
     (record,) = found.records
@@ -76,7 +72,7 @@ def test_records_keep_every_sample_and_are_not_made_twice(evaluated: Evaluate) -
     assert other.key != found.key and other.records[0].n == 1
 
 
-def test_a_record_that_cannot_be_read_is_made_again(evaluated: Evaluate, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_record_that_cannot_be_read_is_made_again(evaluated, capsys):
     folder = evaluated()
     whole = model_evaluation(folder)
     folder.record.write_text("7")
@@ -84,9 +80,7 @@ def test_a_record_that_cannot_be_read_is_made_again(evaluated: Evaluate, capsys:
     assert "records.json: expected a JSON object, got int" in capsys.readouterr().err
 
 
-def test_an_evaluation_that_was_stopped_samples_only_what_is_missing(
-    evaluated: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_evaluation_that_was_stopped_samples_only_what_is_missing(evaluated, tmp_path, monkeypatch):
     whole = evaluated(out=tmp_path / "whole")
     generate, asked = TorchEngine.generate, list[int]()
 
@@ -109,9 +103,7 @@ def test_an_evaluation_that_was_stopped_samples_only_what_is_missing(
     assert store.samples.read_bytes() == whole.samples.read_bytes()
 
 
-def test_contaminated_problems_are_in_the_record(
-    evaluated: Evaluate, own: Callable[..., DataFolder], problems: list[dict[str, Any]]
-) -> None:
+def test_contaminated_problems_are_in_the_record(evaluated, own, problems):
     """By their positions: the second and the fourth of the benchmark's problems."""
     data = own(count=problems)
     pairs = [{"benchmark": problems[i]["id"], "train": "x"} for i in (1, 3)]
@@ -129,9 +121,7 @@ def test_contaminated_problems_are_in_the_record(
     assert after.records[0].model_copy(update={"contaminated": [1, 3]}) == before.records[0]
 
 
-def test_a_missing_model_and_a_prompt_too_long_for_the_context_are_named(
-    evaluated: Evaluate, own: Callable[..., DataFolder], made: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_a_missing_model_and_a_prompt_too_long_for_the_context_are_named(evaluated, own, made, tmp_path):
     results = StudyFolder(tmp_path)
     with pytest.raises(UserError, match=r"model: has no model; train it first \(grpo/seed0\)"):
         evaluate(small_study(), {"grpo/seed0": results.run("grpo", 0).model}, DataFolder(made[0]), results)
@@ -140,9 +130,7 @@ def test_a_missing_model_and_a_prompt_too_long_for_the_context_are_named(
         evaluated(data=own(count=[long]))
 
 
-def test_two_extraction_protocols_side_by_side_grade_the_same_responses(
-    evaluated: Evaluate, own: Callable[..., DataFolder], problems: list[dict[str, Any]]
-) -> None:
+def test_two_extraction_protocols_side_by_side_grade_the_same_responses(evaluated, own, problems):
     """Qwen's protocol takes the last number where there is no box, so it finds at least as many answers as `boxed`."""
     benchmarks = [{"name": "count", "source": "count"}, {"name": "qwen", "source": "count", "extraction": "qwen_math"}]
     study = small_study(evaluation={"benchmarks": benchmarks})
@@ -155,9 +143,7 @@ def test_two_extraction_protocols_side_by_side_grade_the_same_responses(
     assert [protocol[name]["extraction"] for name in ("count", "qwen")] == ["boxed", "qwen_math"]
 
 
-def test_repeated_problems_are_one_problem_with_more_responses(
-    evaluated: Evaluate, own: Callable[..., DataFolder], problems: list[dict[str, Any]]
-) -> None:
+def test_repeated_problems_are_one_problem_with_more_responses(evaluated, own, problems):
     """Five problems, three lines each: the scores of five problems, and as many responses as lines × n."""
     folder = evaluated(data=own(count=[row | {"id": str(i)} for i, row in enumerate(problems[:5] * 3)]))
     (record,) = model_evaluation(folder).records
@@ -167,7 +153,7 @@ def test_repeated_problems_are_one_problem_with_more_responses(
     assert record.accuracy == pytest.approx((rows["outcome"] == "correct").mean())
 
 
-def test_stop_strings_end_responses_without_sampling_again(evaluated: Evaluate) -> None:
+def test_stop_strings_end_responses_without_sampling_again(evaluated):
     folder = evaluated()
     whole = evaluated_samples(folder, model_evaluation(folder).records[0])
     stop = next(character for response in whole["response"] for character in response[1:])
@@ -178,7 +164,7 @@ def test_stop_strings_end_responses_without_sampling_again(evaluated: Evaluate) 
     assert model_evaluation(folder).protocol["stop"] == [stop]
 
 
-def test_greedy_responses_are_scored_besides_the_sampled_ones(evaluated: Evaluate, tmp_path: Path) -> None:
+def test_greedy_responses_are_scored_besides_the_sampled_ones(evaluated, tmp_path):
     """They are those of an evaluation at temperature 0, and the sampled ones do not depend on them."""
     folder = evaluated(small_study(evaluation={"greedy": True}))
     (record,) = model_evaluation(folder).records

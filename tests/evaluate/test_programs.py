@@ -1,9 +1,6 @@
 """A study whose problems are programs: prepared, trained on, evaluated beside sums, recorded with its sandbox."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,7 +28,7 @@ def problem(number: int) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("bubblewrap")
-def test_a_study_trains_on_programs_and_evaluates_them_beside_sums(made: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_study_trains_on_programs_and_evaluates_them_beside_sums(made, tmp_path):
     for name, numbers in (("train", range(60)), ("test", range(60, 72))):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(problem(n)) + "\n" for n in numbers))
     study = small_study(

@@ -1,7 +1,5 @@
 """Scores of one benchmark: pass@k, majority vote, and a benchmark's record from its samples."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest
@@ -10,7 +8,7 @@ from policygrain.evaluate.scores import majority, pass_at_k, powers_of_two, scor
 from policygrain.records import EvaluatedSample
 
 
-def test_pass_at_k_is_the_share_of_subsets_with_a_right_answer() -> None:
+def test_pass_at_k_is_the_share_of_subsets_with_a_right_answer():
     for n, correct in [(5, 0), (5, 2), (6, 6), (4, 1)]:
         outcomes = [True] * correct + [False] * (n - correct)
         for k in range(1, n + 1):
@@ -21,7 +19,7 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_right_answer() -> None:
     assert powers_of_two(32) == [1, 2, 4, 8, 16, 32] and powers_of_two(6) == [1, 2, 4, 6]
 
 
-def test_majority() -> None:
+def test_majority():
     assert majority(["7", "7", "3"], [True, True, False]) == 1.0
     assert majority(["7", "3", "3"], [True, False, False]) == 0.0
     assert majority(["7", "3"], [True, False]) == 0.5
@@ -34,7 +32,7 @@ def sample(problem: str, number: int, outcome: str, answer: str, tokens: int) ->
     return EvaluatedSample("set", problem, number, False, "?", "1", text, answer, outcome, tokens, tokens >= 9)
 
 
-def test_the_record_of_a_benchmark_by_hand() -> None:
+def test_the_record_of_a_benchmark_by_hand():
     """Two problems of two samples: right on 2 and 1; the second is among the training prompts."""
 
     rows = [

@@ -1,7 +1,5 @@
 """What figures and tables show, from made-up records: positions, intervals and texts on their axes, numbers."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -43,7 +41,7 @@ def change(path: Path, content: dict[str, Any]) -> None:
     path.write_text(json.dumps(content))
 
 
-def test_block_sizes_and_weights_show_final_accuracy(tmp_path: Path) -> None:
+def test_block_sizes_and_weights_show_final_accuracy(tmp_path):
     """K = 3 is right on 9 of 12 problems, the others on 6."""
     blocks = {"mpo_phi_0.4": {"base": "mpo", "ratio": {"future_weight": 0.4}}}
     methods = {"blocks": {"methods": ["mpo_k2", "mpo_k3", "mpo", "mpo_phi_0.4"]}}
@@ -55,7 +53,7 @@ def test_block_sizes_and_weights_show_final_accuracy(tmp_path: Path) -> None:
     assert len(left.get_xticklabels()) == 2 and right.get_ylabel() == "accuracy (%)"
 
 
-def test_headline_figures_show_the_study_s_own_updates_and_labels_of_arms_read_well(tmp_path: Path) -> None:
+def test_headline_figures_show_the_study_s_own_updates_and_labels_of_arms_read_well(tmp_path):
     results = made(tmp_path, {})
     assert catalogue.headline(results.study) == ["grpo", "dapo", "tepo"]
     assert texts(figure("clip_ratio", results).legends[0].get_texts()) == ["GRPO", "DAPO", "TEPO"]
@@ -67,7 +65,7 @@ def test_headline_figures_show_the_study_s_own_updates_and_labels_of_arms_read_w
     assert name_of(results, "tepo", among=["tepo", "tepo+updates_per_batch=16"]) == "TEPO, 4 updates"
 
 
-def test_the_table_has_sampled_and_greedy_accuracy(tmp_path: Path) -> None:
+def test_the_table_has_sampled_and_greedy_accuracy(tmp_path):
     """One problem more of twelve is solved greedily. Of none of 24 Wilson's limit is 13.8%."""
     results = made(tmp_path, {"start": 0, "tepo": 9})
     frame, text = tables.results(results)
@@ -82,7 +80,7 @@ def test_the_table_has_sampled_and_greedy_accuracy(tmp_path: Path) -> None:
     assert "greedily" not in tables.results(StudyResults(tmp_path))[1], "one model lacks them"
 
 
-def test_the_ablation_has_the_parts_of_every_arm(tmp_path: Path) -> None:
+def test_the_ablation_has_the_parts_of_every_arm(tmp_path):
     variants = {"ablation": {"methods": ["tepo_v1"], "vary": {"updates_per_batch": [1, 4]}}}
     frame, text = tables.ablation(made(tmp_path, {"tepo": 9}, experiments=variants))
     rows = frame.set_index("arm")
@@ -90,7 +88,7 @@ def test_the_ablation_has_the_parts_of_every_arm(tmp_path: Path) -> None:
     assert rows.loc["tepo_v1", "ratio"] == "sequence" and "| TEPO v1, 4 updates | sequence |" in text
 
 
-def test_more_seeds_of_some_arms_do_not_stop_the_table(tmp_path: Path) -> None:
+def test_more_seeds_of_some_arms_do_not_stop_the_table(tmp_path):
     """The best arm is found on the seeds that both of a pair have."""
     headline = {"methods": ["grpo", "tepo"], "vary": {"updates_per_batch": [4]}, "seeds": [0, 1, 2]}
     experiments = {"headline": headline, "x": {"methods": ["dapo"], "seeds": [0, 1]}}
@@ -109,9 +107,7 @@ def test_more_seeds_of_some_arms_do_not_stop_the_table(tmp_path: Path) -> None:
         ("entropy_regularisation", {}, "at least 2 of these methods"),
     ],
 )
-def test_what_a_figure_lacks_is_said_before_training_and_by_drawing(
-    name: str, headline: dict[str, Any], message: str, tmp_path: Path
-) -> None:
+def test_what_a_figure_lacks_is_said_before_training_and_by_drawing(name, headline, message, tmp_path):
     study = study_with(experiments={"headline": headline}, figures=[name])
     for call in (lambda: check_figures(study), lambda: figure(name, StudyResults(tmp_path, study))):
         with pytest.raises(UserError) as raised:
@@ -119,12 +115,12 @@ def test_what_a_figure_lacks_is_said_before_training_and_by_drawing(
         assert f"figures: {name!r} needs" in str(raised.value) and message in str(raised.value)
 
 
-def test_arms_that_are_not_evaluated_are_in_no_table(tmp_path: Path) -> None:
+def test_arms_that_are_not_evaluated_are_in_no_table(tmp_path):
     frame, _ = tables.results(made(tmp_path, {}, experiments={"headline": {"evaluate": False}}))
     assert set(frame["arm"]) == {START}
 
 
-def test_curves_of_a_study_without_any_optimizer_step_are_empty(tmp_path: Path) -> None:
+def test_curves_of_a_study_without_any_optimizer_step_are_empty(tmp_path):
     """Every group had equal rewards: no metric of an update was logged."""
     results = made(tmp_path, {})
     for path in tmp_path.glob("runs/*/seed*/metrics.jsonl"):
@@ -134,7 +130,7 @@ def test_curves_of_a_study_without_any_optimizer_step_are_empty(tmp_path: Path) 
     assert (tmp_path / "dynamics.png").exists()
 
 
-def test_missing_records_say_what_would_make_them(tmp_path: Path) -> None:
+def test_missing_records_say_what_would_make_them(tmp_path):
     empty = StudyResults(tmp_path / "empty", study_with())
     for name, says in (("dynamics", "no run has been trained yet"), ("benchmarks", "nothing has been evaluated yet")):
         with pytest.raises(UserError, match=rf"{says}\. Run `snakemake all`"):
@@ -147,7 +143,7 @@ def test_missing_records_say_what_would_make_them(tmp_path: Path) -> None:
             draw(name, StudyResults(tmp_path / "some"), tmp_path / "x")
 
 
-def test_a_benchmark_whose_problems_were_all_seen_has_no_clean_accuracy(tmp_path: Path) -> None:
+def test_a_benchmark_whose_problems_were_all_seen_has_no_clean_accuracy(tmp_path):
     made(tmp_path, {})
     for path in tmp_path.glob("**/evaluation/records.json"):
         content = read_json(path)
@@ -156,14 +152,14 @@ def test_a_benchmark_whose_problems_were_all_seen_has_no_clean_accuracy(tmp_path
     assert "without problems of the training set" not in tables.results(StudyResults(tmp_path))[1]
 
 
-def test_an_unknown_figure_is_one_message(in_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_figure_is_one_message(in_root, tmp_path, capsys):
     arguments = ["--config", "tests/support/every_stage.yaml", "--results", str(tmp_path), "--out", str(tmp_path / "x")]
     assert main(["figure", "benchmark", *arguments]) == 2
     assert "Did you mean 'benchmarks'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["tepo-qwen2.5-7b", "tepo-qwen2.5-math-1.5b", "mpo-r1-distill-1.5b"])
-def test_a_paper_s_study_supplies_every_figure_that_it_asks_for(name: str, tmp_path: Path, in_root: Path) -> None:
+def test_a_paper_s_study_supplies_every_figure_that_it_asks_for(name, tmp_path, in_root):
     """Known before its runs take days, not after."""
     study = load_study(in_root / "studies" / f"{name}.yaml")
     records = StudyResults(make_up(study, tmp_path / name, {"start": 0, "tepo": 9}))

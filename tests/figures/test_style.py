@@ -1,7 +1,5 @@
 """The look of methods in all figures: one colour and marker each, and nothing outside of the figure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -53,7 +51,7 @@ def study_with(changes: dict[str, Any]) -> Study:
 
 
 @pytest.fixture(scope="module")
-def six(tmp_path_factory: pytest.TempPathFactory) -> StudyResults:
+def six(tmp_path_factory):
     return StudyResults(make_up(study_with(MORE), tmp_path_factory.mktemp("six"), {"start": 0, "tepo": 9}))
 
 
@@ -79,9 +77,7 @@ def is_empty(axes: Axes) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FIGURES)
-def test_every_figure_is_drawn_twice_the_same_and_nothing_is_cut_off_or_empty(
-    name: str, six: StudyResults, tmp_path: Path
-) -> None:
+def test_every_figure_is_drawn_twice_the_same_and_nothing_is_cut_off_or_empty(name, six, tmp_path):
     for attempt in "ab":
         drawn = figure(name, StudyResults(six.folder.path))
         assert cut_off(drawn) == []
@@ -100,7 +96,7 @@ def legends(figure: Figure) -> Iterator[tuple[str, tuple[str, str]]]:
                 yield text.split(" (")[0], (to_hex(line.get_color()), str(line.get_marker()))
 
 
-def test_a_method_has_one_colour_and_marker_in_all_figures(six: StudyResults) -> None:
+def test_a_method_has_one_colour_and_marker_in_all_figures(six):
     label = labels(six.study)
     chosen = {label(arm): (to_hex(one["color"]), one["marker"]) for arm, one in looks(six.study).items()}
     seen = dict.fromkeys(map(label, SIX), 0)
@@ -114,7 +110,7 @@ def test_a_method_has_one_colour_and_marker_in_all_figures(six: StudyResults) ->
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.sampled_from(sorted(set(method_names()) - {"mpo_heads"})), min_size=1, max_size=20, unique=True))
-def test_methods_of_a_study_look_different(names: list[str]) -> None:
+def test_methods_of_a_study_look_different(names):
     """Those that are compared most look the same in every study; up to seven have colours of their own."""
     found = looks(study_with({"figures": [], "experiments": {"headline": {"methods": names}}}))
     pairs = [(one["color"], one["marker"], one.get("markerfacecolor")) for one in found.values()]
@@ -128,14 +124,14 @@ def test_methods_of_a_study_look_different(names: list[str]) -> None:
 @pytest.mark.parametrize(
     ("key", "values", "same"), [("updates_per_batch", [1, 4], True), ("learning_rate", [1e-4, 5e-4], False)]
 )
-def test_an_arm_looks_like_its_method_unless_that_is_missing(key: str, values: list[float], same: bool) -> None:
+def test_an_arm_looks_like_its_method_unless_that_is_missing(key, values, same):
     found = looks(study_with({"experiments": {"headline": {"methods": ["tepo"], "vary": {key: values}}}}))
     others = [look for arm, look in found.items() if arm.startswith("tepo+")]
     assert ("tepo" in found and found["tepo"] in others) == same
     assert same or others[0] != others[1]
 
 
-def test_labels_are_those_of_methods() -> None:
+def test_labels_are_those_of_methods():
     own = {
         "mine": {"base": "tepo", "label": "Mine"},
         "tepo_short": {"base": "tepo"},
@@ -174,13 +170,13 @@ def line_of_grpo(axes: Axes) -> list[float]:
     return [float(y) for y in line.get_ydata()]
 
 
-def test_one_run_with_a_huge_gradient_does_not_decide_the_mean(six: StudyResults) -> None:
+def test_one_run_with_a_huge_gradient_does_not_decide_the_mean(six):
     """Norms 1 and 10⁶ have the geometric mean 10³, on a logarithmic axis."""
     axes = panel(six, "dynamics", 1, "gradient_norm", {0: 1.0, 1: 1e6})
     assert line_of_grpo(axes) == pytest.approx([1e3] * len(line_of_grpo(axes))) and axes.get_yscale() == "log"
 
 
-def test_no_interval_of_a_share_leaves_0_to_100_and_none_is_drawn_at_zero(six: StudyResults) -> None:
+def test_no_interval_of_a_share_leaves_0_to_100_and_none_is_drawn_at_zero(six):
     """Accuracies 0 and 100%: Student's interval over two seeds would be ±635 points."""
     axes = panel(six, "dynamics", 0, "validation_accuracy", {0: 0.0, 1: 1.0})
     ends = np.concatenate([path.vertices[:, 1] for band in axes.collections for path in band.get_paths()])

@@ -26,9 +26,7 @@ sizes_and_weights = {
     "weights": st.sampled_from(["uniform", "future", "joint"]),
 }
 block_of_one = st.fixed_dictionaries(sizes_and_weights | {"size": st.just(1)})
-any_block = st.fixed_dictionaries(
-    sizes_and_weights | {"size": st.integers(1, 12), "future_weight": st.floats(0, 0.99)},
-)
+any_block = st.fixed_dictionaries(sizes_and_weights | {"size": st.integers(1, 12), "future_weight": st.floats(0, 0.99)})
 
 
 # ---- on-policy, and blocks from the token to the sequence -----------------------------------------------------------

@@ -1,9 +1,6 @@
 """Whether a study is finished: what is gone, cut off or damaged is named."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +14,7 @@ from ..support.made_up import make_up_tracking
 
 
 @pytest.fixture
-def finished(copied: Path) -> Path:
+def finished(copied):
     """The drawn study with a report."""
     (copied / "report.html").touch()
     make_up_tracking(copied, "sqlite:///mlflow.db")
@@ -29,7 +26,7 @@ PARTS = ["runs/*/*/summary.json", "runs/*/*/evaluation/*", "start/*/evaluation/*
 
 
 @pytest.mark.parametrize("pattern", [*PARTS, "figures/*", "tables/*", "report.html", "mlflow.json"])
-def test_any_result_that_is_gone_is_noticed(pattern: str, finished: Path) -> None:
+def test_any_result_that_is_gone_is_noticed(pattern, finished):
     for path in finished.glob(pattern):
         content = path.read_bytes()
         path.unlink()
@@ -48,9 +45,7 @@ def test_any_result_that_is_gone_is_noticed(pattern: str, finished: Path) -> Non
         ("evaluation/records.json", 2, "not JSON"),
     ],
 )
-def test_a_record_that_is_damaged_is_named(
-    name: str, kept: int | None, says: str, finished: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_record_that_is_damaged_is_named(name, kept, says, finished, capsys):
     """Gone, or cut off after its first lines."""
     path = finished / "runs" / "tepo" / "seed1" / name
     lines = path.read_text().splitlines(keepends=True)
@@ -62,7 +57,7 @@ def test_a_record_that_is_damaged_is_named(
     assert re.search(rf"tepo/seed1/{name}: .*{says}", capsys.readouterr().err)
 
 
-def test_the_first_responses_are_of_a_trained_model_or_else_of_an_initial_one(copied: Path) -> None:
+def test_the_first_responses_are_of_a_trained_model_or_else_of_an_initial_one(copied):
     study = StudyResults(copied)
     for begins in ("runs", "start"):
         found = first_rows(study)
@@ -79,7 +74,7 @@ def test_the_first_responses_are_of_a_trained_model_or_else_of_an_initial_one(co
     assert first_rows(study).empty
 
 
-def test_samples_that_are_damaged_are_named(copied: Path) -> None:
+def test_samples_that_are_damaged_are_named(copied):
     for path in copied.glob("runs/**/samples.parquet"):
         path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(UserError, match=r"samples\.parquet: cannot be read as evaluated samples .*Evaluate the model"):

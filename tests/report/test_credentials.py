@@ -1,12 +1,9 @@
 """Credentials in the address of MLflow appear nowhere but in requests to it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import yaml
@@ -38,22 +35,17 @@ NOWHERE = f"http://someone:{SECRET}@127.0.0.1:9"  # nothing listens on this port
         ("databricks", "databricks"),
     ],
 )
-def test_addresses_are_shown_without_credentials(uri: str, shown: str) -> None:
+def test_addresses_are_shown_without_credentials(uri, shown):
     assert redacted(uri) == shown
 
 
-def test_a_server_that_is_not_reached_is_named_and_nothing_of_it_is_printed_or_recorded(copied: Path) -> None:
+def test_a_server_that_is_not_reached_is_named_and_nothing_of_it_is_printed_or_recorded(copied):
     """Neither in the message nor in a traceback nor in anything that MLflow logs."""
     command = [sys.executable, "-m", "policygrain.cli", "track", "--config", str(copied / "study.yaml")]
     environment = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "2"}
     environment |= {**os.environ, "MLFLOW_TRACKING_URI": NOWHERE}
     done = subprocess.run(
-        [*command, "--results", str(copied)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
+        [*command, "--results", str(copied)], env=environment, capture_output=True, text=True, check=False, timeout=120
     )
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert "tracking.uri: MLflow at http://127.0.0.1:9 does not answer" in done.stderr
@@ -61,9 +53,7 @@ def test_a_server_that_is_not_reached_is_named_and_nothing_of_it_is_printed_or_r
     assert not StudyFolder(copied).tracking.exists()
 
 
-def test_records_and_report_hold_no_credentials(
-    copied: Path, empty_store: Path, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_and_report_hold_no_credentials(copied, empty_store, root, monkeypatch):
     """The store is a SQLite file here, whose address has credentials that SQLite ignores."""
     folder, store = StudyFolder(copied), shutil.copy(empty_store, copied.parent)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{store}?password={SECRET}")
@@ -74,7 +64,7 @@ def test_records_and_report_hold_no_credentials(
     assert SECRET not in folder.report.read_text()
 
 
-def test_a_study_file_with_credentials_is_refused_without_printing_them(copied: Path) -> None:
+def test_a_study_file_with_credentials_is_refused_without_printing_them(copied):
     """It is copied into results."""
     path = StudyFolder(copied).study
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"tracking": {"uri": NOWHERE}}))

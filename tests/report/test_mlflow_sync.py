@@ -1,7 +1,5 @@
 """Runs in MLflow: every step once, whatever happens to the trainer, the follower or the server."""
 
-from __future__ import annotations
-
 import fcntl
 import io
 import json
@@ -85,7 +83,7 @@ class Live:
 
 
 @pytest.fixture
-def live(empty_store: Path, tmp_path: Path) -> Live:
+def live(empty_store, tmp_path):
     shutil.copy(empty_store, tmp_path)
     return Live(tmp_path)
 
@@ -94,7 +92,7 @@ def accuracies(steps: int) -> list[tuple[int, float]]:
     return [(step, step / 10) for step in range(steps)]
 
 
-def test_steps_appear_while_the_run_is_trained_and_the_mirror_completes_the_same_run(live: Live) -> None:
+def test_steps_appear_while_the_run_is_trained_and_the_mirror_completes_the_same_run(live):
     follower = Follower(live.results)
     follower.look()
     first, store = live.seen, Store(live.uri, "live")
@@ -127,7 +125,7 @@ def test_steps_appear_while_the_run_is_trained_and_the_mirror_completes_the_same
 
 
 @pytest.mark.parametrize(("status", "reason"), [("FAILED", "the gradient is not finite"), ("KILLED", "SIGTERM")])
-def test_how_a_run_ended_is_shown_and_a_resumed_run_continues(status: str, reason: str, live: Live) -> None:
+def test_how_a_run_ended_is_shown_and_a_resumed_run_continues(status, reason, live):
     follower = Follower(live.results)
     follower.look()
     live.say(status, ended=STARTED + 30, reason=reason)
@@ -142,7 +140,7 @@ def test_how_a_run_ended_is_shown_and_a_resumed_run_continues(status: str, reaso
     assert live.curve() == accuracies(3)
 
 
-def test_a_run_whose_process_was_killed_is_marked_when_the_workflow_ends(live: Live) -> None:
+def test_a_run_whose_process_was_killed_is_marked_when_the_workflow_ends(live):
     follower = Follower(live.results)
     follower.look()
     with live.run.lock.open("a") as lock:
@@ -154,7 +152,7 @@ def test_a_run_whose_process_was_killed_is_marked_when_the_workflow_ends(live: L
     assert live.seen.info.status == "KILLED"
 
 
-def test_a_run_with_other_settings_gets_a_run_of_its_own(live: Live) -> None:
+def test_a_run_with_other_settings_gets_a_run_of_its_own(live):
     follower = Follower(live.results)
     follower.look()
     before = live.seen
@@ -165,9 +163,7 @@ def test_a_run_with_other_settings_gets_a_run_of_its_own(live: Live) -> None:
     assert live.seen.info.run_id != before.info.run_id
 
 
-def test_a_server_that_hangs_only_delays(
-    live: Live, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_server_that_hangs_only_delays(live, monkeypatch, capsys):
     """It takes connections and answers none."""
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
@@ -186,7 +182,7 @@ def test_a_server_that_hangs_only_delays(
     assert live.curve() == accuracies(5) and follower.pause == PAUSE
 
 
-def test_the_status_says_what_happened(tmp_path: Path) -> None:
+def test_the_status_says_what_happened(tmp_path):
     run = RunFolder(tmp_path)
     for error, status in ((UserError("bad"), "FAILED"), (Stopped("time"), "KILLED"), (KeyboardInterrupt(), "KILLED")):
         with pytest.raises(type(error)), recorded_status(run, "key"):
@@ -210,7 +206,7 @@ def test_the_status_says_what_happened(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def smoke(empty_store: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StudyResults:
+def smoke(empty_store, root, tmp_path, monkeypatch):
     """The made-up results of a finished study, of its headline alone: two methods with two seeds."""
     shutil.copy(empty_store, tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -227,7 +223,7 @@ def store_of(results: StudyResults) -> Store:
 VALIDATION = [(0, 0.0), (2, pytest.approx(1 / 3)), (3, 0.5)]
 
 
-def test_a_run_that_was_trained_again_replaces_the_old_one(smoke: StudyResults, tmp_path: Path) -> None:
+def test_a_run_that_was_trained_again_replaces_the_old_one(smoke, tmp_path):
     late, again = smoke.folder.run("tepo", 1), smoke.folder.run("grpo", 0)
     late.path.rename(tmp_path / "not yet")
     tracked = mirror(smoke)
@@ -260,9 +256,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.slow
-def test_a_mirror_that_is_killed_after_any_request_is_completed_by_the_next(
-    smoke: StudyResults, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mirror_that_is_killed_after_any_request_is_completed_by_the_next(smoke, monkeypatch):
     """Killed after each of its requests in turn, by restarting until none is left."""
     import mlflow
 
@@ -298,7 +292,7 @@ def test_a_mirror_that_is_killed_after_any_request_is_completed_by_the_next(
 
 
 @pytest.mark.slow
-def test_two_calls_on_a_new_store_both_succeed(smoke: StudyResults) -> None:
+def test_two_calls_on_a_new_store_both_succeed(smoke):
     store = smoke.folder.path.parent / "mlflow.db"
     store.unlink()
     store.with_name(".mlflow.db.creating").write_text("left by a call that was killed")
@@ -308,9 +302,7 @@ def test_two_calls_on_a_new_store_both_succeed(smoke: StudyResults) -> None:
     assert not store.with_name(".mlflow.db.creating").exists()
 
 
-def test_the_address_of_the_runs_is_printed_and_mlflow_takes_over(
-    smoke: StudyResults, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_address_of_the_runs_is_printed_and_mlflow_takes_over(smoke, monkeypatch, capsys):
     """On a port that no other program uses."""
     begun: list[list[str]] = []
     monkeypatch.setattr(os, "execv", lambda _, command: begun.append(command))

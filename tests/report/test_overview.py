@@ -1,7 +1,5 @@
 """The overview of a study: what is wrong with all of it, a table of its arms, its comparisons, on one screen."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ MANY = {"headline": {"methods": ["grpo", "dapo", "tepo", "mpo"], "vary": {"learn
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return Path("results/made-up")
 
@@ -49,9 +47,7 @@ def made_up(folder: Path, root: Path, right: dict[str, int], **changes: Any) -> 
     ],
     ids=["the default study", "two methods", "many arms", "one seed", "no headline", "not evaluated"],
 )
-def test_it_fits_on_a_screen(
-    right: dict[str, int], changes: dict[str, Any], said: list[str], folder: Path, root: Path
-) -> None:
+def test_it_fits_on_a_screen(right, changes, said, folder, root):
     results = made_up(folder, root, right, **changes)
     lines = screen(results).splitlines()
     text = " ".join(" ".join(lines).split())
@@ -71,9 +67,7 @@ def test_it_fits_on_a_screen(
         ({"dapo": 9}, []),
     ],
 )
-def test_a_study_in_which_nothing_was_right_or_learned_says_so_first(
-    right: dict[str, int], begins: list[str], folder: Path, root: Path
-) -> None:
+def test_a_study_in_which_nothing_was_right_or_learned_says_so_first(right, begins, folder, root):
     results = made_up(folder, root, right, experiments=HEADLINE, evaluation={"greedy": False})
     assert [screen(results).startswith(text) for text in begins] == [True] * len(begins)
     found = warnings(results, rows(results))

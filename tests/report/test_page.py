@@ -1,14 +1,10 @@
 """The report page: complete, self-contained, whole in a browser, and what a study says stays text."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import html
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,24 +13,22 @@ from policygrain.figures import TABLES
 from policygrain.provenance import devices
 from policygrain.report.page import cost, protocol, provenance, write_report
 from policygrain.results import StudyResults
-from policygrain.study import Study
 from policygrain.study.runs import run_matrix
 
 from ..support.made_up import make_up_tracking
 
 CAPTIONS = Path(__file__).parents[2] / "workflow" / "report"
-Browser = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def page(results: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+def page(results, tmp_path_factory):
     make_up_tracking(results, "http://tracking:5000/")
     out = tmp_path_factory.mktemp("page") / "report.html"
     write_report(StudyResults(results), CAPTIONS, out)
     return out.read_text()
 
 
-def test_the_report_has_everything_and_needs_nothing(page: str) -> None:
+def test_the_report_has_everything_and_needs_nothing(page):
     assert page.count('src="data:image/svg+xml;base64,') == 2
     assert not re.search(r'<(img|script|link)\b[^>]* (src|href)="(https?:)?//', page)
     for words in ("75.0", "c0ffee", "a computer", "TEPO − GRPO", "generated tokens", "<h3>Accuracy of the initial "):
@@ -46,13 +40,13 @@ def test_the_report_has_everything_and_needs_nothing(page: str) -> None:
     assert "75.0\u00a0[" in page and not re.search(r"\[[-+.\d]+, [-+.\d]+\]", re.sub("<[^>]*>", " ", page))
 
 
-def test_a_report_of_what_was_not_drawn_says_so(study: Study, results: Path, tmp_path: Path) -> None:
+def test_a_report_of_what_was_not_drawn_says_so(study, results, tmp_path):
     more = study.model_copy(update={"figures": ["clip_ratio"]})
     with pytest.raises(UserError, match=r"clip_ratio\.svg: cannot be read .* run `snakemake figures`"):
         write_report(StudyResults(results, more), CAPTIONS, tmp_path / "report.html")
 
 
-def test_links_to_mlflow_are_there_only_where_others_can_open_them(copied: Path, tmp_path: Path) -> None:
+def test_links_to_mlflow_are_there_only_where_others_can_open_them(copied, tmp_path):
     for uri in ("http://127.0.0.1:5000", "http://localhost:5000/", f"sqlite:///{tmp_path}/mlflow.db"):
         make_up_tracking(copied, uri)
         write_report(StudyResults(copied), CAPTIONS, tmp_path / "report.html")
@@ -91,7 +85,7 @@ SHOWN = """addEventListener("load", () => {
 })"""
 
 
-def test_all_columns_of_all_tables_are_printed(page: str, chromium: Browser, tmp_path: Path) -> None:
+def test_all_columns_of_all_tables_are_printed(page, chromium, tmp_path):
     """The rules for print on a screen as wide as a page of A4 between its margins: 186 mm are 703 px."""
     text = page.replace("@media print", "@media screen")
     # Cards are for screens alone.
@@ -103,9 +97,7 @@ def test_all_columns_of_all_tables_are_printed(page: str, chromium: Browser, tmp
 
 
 @pytest.mark.parametrize(("width", "cards"), [(400, "block true"), (1400, "table-cell false")])
-def test_the_report_on_a_narrow_and_a_wide_screen(
-    width: int, cards: str, page: str, chromium: Browser, tmp_path: Path
-) -> None:
+def test_the_report_on_a_narrow_and_a_wide_screen(width, cards, page, chromium, tmp_path):
     """At most 8 screens high while it is folded; with all of it open nothing is wider than the screen or cut off."""
     copy = tmp_path / "report.html"
     copy.write_text(with_script(page, SHOWN))
@@ -123,7 +115,7 @@ HOSTILE = '<script>document.title="owned"</script><img src=x onerror=\'document.
 
 
 @pytest.fixture
-def hostile(study: Study, copied: Path, tmp_path: Path) -> Path:
+def hostile(study, copied, tmp_path):
     """A report with it in title, captions, tables, hardware and the address of MLflow."""
     captions = tmp_path / "captions"
     captions.mkdir()
@@ -141,7 +133,7 @@ def hostile(study: Study, copied: Path, tmp_path: Path) -> Path:
     return out
 
 
-def test_what_a_study_says_stays_text(hostile: Path) -> None:
+def test_what_a_study_says_stays_text(hostile):
     text = hostile.read_text()
     assert "<script" not in text and "<img src=x" not in text and "javascript:alert" not in re.sub(">[^<]*<", "", text)
     assert text.count(html.escape("<script>document.title=", quote=False)) >= 1 + 3 + 3 + 1 + 2
@@ -149,7 +141,7 @@ def test_what_a_study_says_stays_text(hostile: Path) -> None:
     assert policy and {"script-src 'none'", "default-src 'none'"} <= set(re.split("; *", html.unescape(policy[1])))
 
 
-def test_a_script_in_the_page_does_not_run(hostile: Path, chromium: Browser) -> None:
+def test_a_script_in_the_page_does_not_run(hostile, chromium):
     hostile.write_text(hostile.read_text().replace("</body>", "<script>document.title='owned'</script></body>"))
     done = chromium(hostile.as_uri(), "--virtual-time-budget=1000", "--dump-dom")
     assert f"<title>{html.escape(HOSTILE, quote=False)}</title>" in done.stdout
@@ -158,7 +150,7 @@ def test_a_script_in_the_page_does_not_run(hostile: Path, chromium: Browser) -> 
 # ---- provenance, cost and protocol ----------------------------------------------------------------------------------
 
 
-def test_provenance_cost_and_protocol_of_the_records(study: Study, results: Path) -> None:
+def test_provenance_cost_and_protocol_of_the_records(study, results):
     """Each value once, in order of the study: six seconds of training a run, three of evaluation a model."""
     records, runs = StudyResults(results), len(run_matrix(study).runs)
     found = provenance(records)

@@ -1,7 +1,5 @@
 """Imports follow the order of docs/architecture.md, and modules stay short."""
 
-from __future__ import annotations
-
 import ast
 import graphlib
 import re
@@ -61,7 +59,7 @@ def imported_by(folder: str) -> set[str]:
     return {place(target) for module in FILES if place(module) == folder for target in IMPORTS[module]}
 
 
-def test_every_folder_has_a_place_and_imports_no_later_one() -> None:
+def test_every_folder_has_a_place_and_imports_no_later_one():
     page = (ROOT / "docs" / "architecture.md").read_text()
     assert {place(module) for module in FILES} == HELPERS | {*ORDER, ""}
     assert {path.parent.name for path in PACKAGE.glob("*/__init__.py")} <= set(re.findall(r"`(\w+)/`", page))
@@ -76,17 +74,17 @@ def test_every_folder_has_a_place_and_imports_no_later_one() -> None:
     assert not wrong
 
 
-def test_the_objective_imports_what_reads_settings_alone() -> None:
+def test_the_objective_imports_what_reads_settings_alone():
     assert imported_by("objective") <= {"objective", "settings", "errors", "merging"}
 
 
 @pytest.mark.parametrize("folder", ["analysis", "figures", "report"])
-def test_readers_of_results_import_neither_trainer_nor_models(folder: str) -> None:
+def test_readers_of_results_import_neither_trainer_nor_models(folder):
     """Records are read, and figures drawn, where no model could run."""
     assert not imported_by(folder) & {"model", "train", "trainers"}
 
 
-def test_figures_are_drawn_without_models() -> None:
+def test_figures_are_drawn_without_models():
     """A module may use another whose imports are heavy: loading transformers takes longer than drawing a figure."""
     modules = [f"policygrain.{name}" for name in FILES if name.startswith("figures.")]
     code = f"import sys, {', '.join(modules)}; print({{'torch', 'transformers'}} & {{*sys.modules}})"
@@ -94,13 +92,13 @@ def test_figures_are_drawn_without_models() -> None:
     assert shown == "set()\n"
 
 
-def test_nothing_imports_the_lab() -> None:
+def test_nothing_imports_the_lab():
     """It depends on this package, and never the other way round."""
     importing = re.compile(r"^\s*(?:from|import) policygrain_lab", re.M)
     assert not [name for name, path in FILES.items() if importing.search(path.read_text())]
 
 
-def test_no_circle_between_modules() -> None:
+def test_no_circle_between_modules():
     """Imports inside functions included: a circle is no better for being hidden."""
     try:
         graphlib.TopologicalSorter(IMPORTS).prepare()
@@ -108,7 +106,7 @@ def test_no_circle_between_modules() -> None:
         pytest.fail(f"modules import each other: {' ← '.join(error.args[1])}")
 
 
-def test_modules_are_short() -> None:
+def test_modules_are_short():
     lengths = {module: len(path.read_text().splitlines()) for module, path in FILES.items()}
     too_long = {module: length for module, length in lengths.items() if length > LONGEST}
     assert set(too_long) <= LONGER, f"divide by meaning: {too_long}"

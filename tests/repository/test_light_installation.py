@@ -1,7 +1,5 @@
 """`pip install policygrain` in a new environment with torch and PyYAML alone: the objective and the methods."""
 
-from __future__ import annotations
-
 import email
 import importlib.metadata
 import os
@@ -43,7 +41,7 @@ def run(environment: Path, *arguments: str, code: int = 0) -> str:
 
 
 @pytest.fixture(scope="module")
-def wheel(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(root, tmp_path_factory):
     """The wheel, built from a copy of what it is made of."""
     folder = tmp_path_factory.mktemp("built")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
@@ -55,7 +53,7 @@ def wheel(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def light(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def light(wheel, tmp_path_factory):
     """The environment, with pytest and hypothesis for the tests of the objective."""
     folder = tmp_path_factory.mktemp("light")
     venv.create(folder, symlinks=True, with_pip=False)
@@ -70,7 +68,7 @@ def light(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_it_needs_torch_and_pyyaml_alone_and_is_small(wheel: Path) -> None:
+def test_it_needs_torch_and_pyyaml_alone_and_is_small(wheel):
     with zipfile.ZipFile(wheel) as files:
         name = next(name for name in files.namelist() if name.endswith("METADATA"))
         metadata = email.message_from_bytes(files.read(name))
@@ -79,7 +77,7 @@ def test_it_needs_torch_and_pyyaml_alone_and_is_small(wheel: Path) -> None:
     assert metadata["Requires-Python"] == ">=3.10" and wheel.stat().st_size < 1024**2
 
 
-def test_the_objective_imports_nothing_of_the_pipeline_and_methods_are_checked_without_torch(light: Path) -> None:
+def test_the_objective_imports_nothing_of_the_pipeline_and_methods_are_checked_without_torch(light):
     code = (
         "import sys\n"
         "from policygrain.objective import comparison_names, method, method_names\n"
@@ -91,12 +89,12 @@ def test_the_objective_imports_nothing_of_the_pipeline_and_methods_are_checked_w
     assert run(light, "-c", code).splitlines()[-1] == "policygrain"
 
 
-def test_a_command_of_the_pipeline_says_what_to_install(light: Path) -> None:
+def test_a_command_of_the_pipeline_says_what_to_install(light):
     assert "tepo" in run(light, "-m", "policygrain.cli", "methods")
     assert "pip install './policygrain[study]'" in run(light, "-m", "policygrain.cli", "check", code=2)
 
 
-def test_the_example_of_conformance_runs_and_a_wrong_loss_is_named(light: Path, tmp_path: Path, root: Path) -> None:
+def test_the_example_of_conformance_runs_and_a_wrong_loss_is_named(light, tmp_path, root):
     page = (root / "docs/conformance.md").read_text()
     (example,) = re.findall(r"```python\n# test_objective.py\n(.*?)```", page, re.S)
     wrong = example.replace("test_my_loss", "test_wrong").replace('"grpo"', '"dapo"')
@@ -106,7 +104,7 @@ def test_the_example_of_conformance_runs_and_a_wrong_loss_is_named(light: Path, 
 
 
 @pytest.mark.release
-def test_the_tests_of_the_objective_pass(light: Path, root: Path) -> None:
+def test_the_tests_of_the_objective_pass(light, root):
     """With few examples, since other imports would be seen by the first."""
     arguments = ("-q", "-p", "no:cacheprovider", "--hypothesis-profile", "few", str(root / "tests" / "objective"))
     assert " passed" in run(light, "-m", "pytest", *arguments)

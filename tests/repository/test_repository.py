@@ -1,9 +1,6 @@
 """Lock files match the versions in pyproject.toml, and every figure has a caption."""
 
-from __future__ import annotations
-
 import tomllib
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -17,7 +14,7 @@ from policygrain.study.schema import FigureName
 
 
 @pytest.mark.parametrize("flavour", ["cpu", "gpu"])
-def test_the_locks_match_the_pins(root: Path, flavour: str) -> None:
+def test_the_locks_match_the_pins(root, flavour):
     """pip, conda and CI install the locks, which are made from the versions in pyproject.toml."""
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
@@ -29,11 +26,11 @@ def test_the_locks_match_the_pins(root: Path, flavour: str) -> None:
         assert found and requirement.specifier.contains(found), f"run `make lock`: {requirement} but {found}"
 
 
-def test_conda_installs_the_lock(root: Path) -> None:
+def test_conda_installs_the_lock(root):
     wanted = yaml.safe_load((root / "environment.yml").read_text())["dependencies"][-1]["pip"]
     assert wanted == (root / "requirements" / "gpu.lock").read_text().splitlines(), "run `make lock`"
 
 
-def test_every_figure_has_an_entry_and_a_caption(root: Path) -> None:
+def test_every_figure_has_an_entry_and_a_caption(root):
     assert list(FIGURES) == list(get_args(FigureName))
     assert {path.stem for path in (root / "workflow/report").glob("*.rst")} >= {*FIGURES, *TABLES}

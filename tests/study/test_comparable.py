@@ -1,8 +1,5 @@
 """Experiments with a reference: one part differs, and steps and samples are equal."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,12 +38,12 @@ def experiment(methods: list[str], reference: str | None, seeds: tuple[int, ...]
         ("token", "sequence", ["ratio"]),
     ],
 )
-def test_parts_that_differ(one: str, other: str, parts: list[str]) -> None:
+def test_parts_that_differ(one, other, parts):
     study = experiment(["token"], None)
     assert different_parts(Arm(one).method(study), Arm(other).method(study)) == parts
 
 
-def test_each_arm_is_paired_with_the_reference_at_its_own_settings() -> None:
+def test_each_arm_is_paired_with_the_reference_at_its_own_settings():
     study = experiment(["none", "token", "token_clip"], "none", vary={"off_policy_steps": [0, 2]})
     check_comparisons(study)
     assert [(p.arm.name, p.reference.name) for p in pairs(study)] == [
@@ -58,7 +55,7 @@ def test_each_arm_is_paired_with_the_reference_at_its_own_settings() -> None:
     ]
 
 
-def test_other_pairs_are_compared_at_each_setting() -> None:
+def test_other_pairs_are_compared_at_each_setting():
     more: dict[str, Any] = {"compare": [["sequence", "token_clip"]], "margin": 1.0}
     study = experiment(["token", "token_clip", "sequence"], None, vary={"off_policy_steps": [1, 2]}, **more)
     check_comparisons(study)
@@ -81,9 +78,7 @@ def test_other_pairs_are_compared_at_each_setting() -> None:
         ({"e": {"methods": ["pairs"]}, "f": {"methods": ["dapo"], "vary": {"updates_per_batch": [1]}}}, []),
     ],
 )
-def test_an_own_method_is_compared_with_the_nearest_base_that_is_trained(
-    experiments: dict[str, Any], expected: list[str]
-) -> None:
+def test_an_own_method_is_compared_with_the_nearest_base_that_is_trained(experiments, expected):
     own = {"pairs": {"base": "dapo", "clip": {"low": 0.1}}, "more": {"base": "pairs", "clip": {"low": 0.2}}}
     found = pairs(small_study(methods=own, experiments=experiments))
     assert all(pair.whole for pair in found)
@@ -101,9 +96,7 @@ def test_an_own_method_is_compared_with_the_nearest_base_that_is_trained(
         (["none"], "token", {"seeds": (0,)}, r"map\.reference: .*one seed \(seeds: \[0\]\).*rule 8 of docs/statistics"),
     ],
 )
-def test_a_comparison_that_breaks_a_rule_is_refused(
-    methods: list[str], reference: str, more: dict[str, Any], says: str
-) -> None:
+def test_a_comparison_that_breaks_a_rule_is_refused(methods, reference, more, says):
     with pytest.raises(UserError, match=says):
         check_comparisons(experiment(["token", *methods], reference, **more))
     if "seeds" in more:
@@ -121,9 +114,7 @@ def test_a_comparison_that_breaks_a_rule_is_refused(
         ({"experiments": {"a": {"methods": ["grpo"], "seeds": [9]}}, "seeds": [1]}, r"seeds: initial models 1 belong"),
     ],
 )
-def test_settings_are_chosen_on_problems_seeds_and_start_models_that_judge_nothing(
-    chose: dict[str, Any], message: str | None, tmp_path: Path
-) -> None:
+def test_settings_are_chosen_on_problems_seeds_and_start_models_that_judge_nothing(chose, message, tmp_path):
     other = {**SMALL, "name": "ranges", "seeds": [5, 6], "data": {**SMALL["data"], "seed": 2}, **chose}
     path = write_study(tmp_path / "ranges.yaml", other)
     study = small_study(seeds=[0, 1], tuned_on=[str(path)])

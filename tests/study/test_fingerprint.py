@@ -1,7 +1,5 @@
 """What each key decides: changing its value changes the fingerprints of what it declares, and of nothing else."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import itertools
@@ -98,14 +96,14 @@ def declared(info: FieldInfo) -> set[Artefact]:
     return affected(direct)
 
 
-def test_declarations_form_no_circle() -> None:
+def test_declarations_form_no_circle():
     assert set(UPSTREAM) == set(ARTEFACTS)
     place = {artefact: i for i, artefact in enumerate(UPSTREAM)}
     assert all(place[source] < place[artefact] for artefact, made_from in UPSTREAM.items() for source in made_from)
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_a_key_changes_what_it_declares_and_nothing_else(key: str) -> None:
+def test_a_key_changes_what_it_declares_and_nothing_else(key):
     """A run's own settings change only by keys that decide the run itself, not its initial model or data."""
     value = LIST["other"][key]
     whole = REFERENCE.model_dump(mode="json")
@@ -118,7 +116,7 @@ def test_a_key_changes_what_it_declares_and_nothing_else(key: str) -> None:
 
 
 @pytest.mark.parametrize("section", ["model.lora", "evaluation.benchmarks.0.sampling"])
-def test_an_optional_section_decides_what_its_keys_decide(section: str) -> None:
+def test_an_optional_section_decides_what_its_keys_decide(section):
     """Null instead of a section, and a section of defaults instead of null."""
     expected: set[Artefact] = set()
     for key, info in KEYS.items():
@@ -128,7 +126,7 @@ def test_an_optional_section_decides_what_its_keys_decide(section: str) -> None:
 
 
 @pytest.mark.parametrize("key", MethodChanges.model_fields)
-def test_a_key_of_a_method_changes_the_arms_that_use_it(key: str) -> None:
+def test_a_key_of_a_method_changes_the_arms_that_use_it(key):
     """Label, summary and source are printed with figures and change nothing else."""
     mine = copy.deepcopy(LIST["reference"]["methods"]["mine"])
     if key == "mtp_heads":  # which exist only with such a ratio
@@ -140,14 +138,14 @@ def test_a_key_of_a_method_changes_the_arms_that_use_it(key: str) -> None:
     assert differ == (REPORTED if key in TEXTS else {"run", "evaluation"} | REPORTED)
 
 
-def test_a_setting_that_an_arm_varies_is_its_own() -> None:
+def test_a_setting_that_an_arm_varies_is_its_own():
     one, two = (Fingerprints(s) for s in (REFERENCE, with_values({"training.updates_per_batch": 4})))
     arm = Run("grpo+updates_per_batch=8", 3)
     assert one.run(arm) == two.run(arm) and one.run(RUNS[0]) != two.run(RUNS[0])
     assert one.figures() != two.figures()
 
 
-def test_a_changed_preset_changes_methods_that_are_based_on_it() -> None:
+def test_a_changed_preset_changes_methods_that_are_based_on_it():
     one = fingerprints(REFERENCE)
     two = fingerprints(with_values({"methods.grpo": {"aggregation": "token_mean"}}))
     assert changed_runs(one, two) == {run.name for run in RUNS}
@@ -162,13 +160,11 @@ def test_a_changed_preset_changes_methods_that_are_based_on_it() -> None:
         ("somewhere_else.jsonl", set()),
     ],
 )
-def test_another_content_of_a_file_changes_what_is_made_from_it(source: str, expected: set[str]) -> None:
+def test_another_content_of_a_file_changes_what_is_made_from_it(source, expected):
     assert changed(fingerprints(REFERENCE), fingerprints(REFERENCE, {**SOURCES, source: "c" * 16})) == expected
 
 
-def test_another_content_of_the_file_of_a_custom_function_changes_the_arms_that_use_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_content_of_the_file_of_a_custom_function_changes_the_arms_that_use_it(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "inside").mkdir()
     (file := tmp_path / "inside" / "parts.py").write_text("def half(batch): return batch.log_ratio")
@@ -183,14 +179,14 @@ def test_another_content_of_the_file_of_a_custom_function_changes_the_arms_that_
     assert code_digests(study) == {} == code_digests(REFERENCE)
 
 
-def test_a_process_whose_runs_are_not_evaluated_does_not_depend_on_the_protocol() -> None:
+def test_a_process_whose_runs_are_not_evaluated_does_not_depend_on_the_protocol():
     for arm, depends in (("mine", True), ("grpo+updates_per_batch=8", False)):
         studies = (with_values({"evaluation.after_training": True, "evaluation.seed": seed}) for seed in (7, 8))
         one, other = (Fingerprints(study, SOURCES).process([Run(arm, 3)]) for study in studies)
         assert (one != other) == depends
 
 
-def test_runs_from_one_start_model_depend_on_its_seed() -> None:
+def test_runs_from_one_start_model_depend_on_its_seed():
     """With one initial model it is that of the smallest seed; with two, seeds take turns."""
     one, two = (Fingerprints(with_values({"model.starts": 1, "seeds": s}), SOURCES) for s in ([3, 5], [5, 3]))
     assert one.run(RUNS[0]) == two.run(RUNS[0]), "the order of seeds changes nothing"
@@ -202,7 +198,7 @@ def test_runs_from_one_start_model_depend_on_its_seed() -> None:
     assert [start_seed(turns, seed) for seed in (3, 4, 5, 6, 11)] == [3, 4, 3, 4, 3]
 
 
-def test_bases_the_order_of_keys_and_defaults_that_are_written_out_change_nothing(tmp_path: Path) -> None:
+def test_bases_the_order_of_keys_and_defaults_that_are_written_out_change_nothing(tmp_path):
     data = copy.deepcopy(LIST["reference"])
     below = {"model": data.pop("model"), "training": data.pop("training")}
     (tmp_path / "below.yaml").write_text(yaml.safe_dump(below))

@@ -1,7 +1,5 @@
 """Study files: those of the repository, bases and overlays, and what YAML makes of texts and numbers."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
@@ -25,12 +23,12 @@ OVER = {"base": "base.yaml", "name": "o"}
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=str)
-def test_every_study_in_the_repository_loads(path: Path, in_root: Path) -> None:
+def test_every_study_in_the_repository_loads(path, in_root):
     """Names included; whether the files of problem sets are there is checked by `check_sources`."""
     assert run_matrix(load_study(path)).runs
 
 
-def test_the_default_study_is_what_it_says(in_root: Path) -> None:
+def test_the_default_study_is_what_it_says(in_root):
     """Every arm has the four seeds, and one comparison is planned, of methods that differ in the clip alone."""
     study = load_study("config.yaml")
     matrix = run_matrix(study)
@@ -40,7 +38,7 @@ def test_the_default_study_is_what_it_says(in_root: Path) -> None:
     assert different_parts(planned.arm.method(study), planned.reference.method(study)) == ["clip"]
 
 
-def test_a_mistake_on_the_command_line_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_on_the_command_line_is_one_message(tmp_path, capsys):
     path = tmp_path / "study.yaml"
     path.write_text("name: t\nseeeds: [0]\n")
     for file, says in ((path, "seeeds: unknown key. Did you mean 'seeds'"), (tmp_path / "no", "no such study file")):
@@ -49,7 +47,7 @@ def test_a_mistake_on_the_command_line_is_one_message(tmp_path: Path, capsys: py
         assert says in shown and "Traceback" not in shown
 
 
-def test_a_repeated_key_is_named_with_its_line(tmp_path: Path) -> None:
+def test_a_repeated_key_is_named_with_its_line(tmp_path):
     """YAML readers keep the last of them."""
     path = tmp_path / "study.yaml"
     path.write_text("name: t\nseeds: [0]\ndata: {train: [count]}\nseeds: [1]\n")
@@ -58,7 +56,7 @@ def test_a_repeated_key_is_named_with_its_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", ["1e-3", "1E-3", "1e-03"])
-def test_a_number_as_yaml_reads_text_is_accepted(number: str, tmp_path: Path) -> None:
+def test_a_number_as_yaml_reads_text_is_accepted(number, tmp_path):
     """YAML 1.1 requires a point before the exponent and a sign after it. Text stays text."""
     varied = {"headline": {"methods": ["grpo"], "vary": {"learning_rate": [number, "2e-3"]}}}
     training = SMALL["training"] | {"learning_rate": number, "betas": [number, 0.9]}
@@ -69,7 +67,7 @@ def test_a_number_as_yaml_reads_text_is_accepted(number: str, tmp_path: Path) ->
     assert (study.title, study.training.learning_rate, study.training.betas) == (number, 0.001, (0.001, 0.9))
 
 
-def test_studies_that_chose_settings_are_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_studies_that_chose_settings_are_found_from_any_folder(tmp_path, monkeypatch):
     """Also where `tuned_on` stands in the base, in another folder."""
     (tmp_path / "studies").mkdir()
     (tmp_path / "elsewhere").mkdir()
@@ -87,14 +85,14 @@ def over(tmp_path: Path, below: dict[str, Any], above: dict[str, Any]) -> Any:
     return load_study(write_study(tmp_path / "over.yaml", above))
 
 
-def test_a_study_overrides_its_base_and_has_a_name_of_its_own(tmp_path: Path) -> None:
+def test_a_study_overrides_its_base_and_has_a_name_of_its_own(tmp_path):
     study = over(tmp_path, {"data": {"train": ["count"], "seed": 5}}, OVER | {"data": {"train": ["largest"]}})
     assert (study.name, study.data.train, study.data.seed) == ("o", ["largest"], 5)
     with pytest.raises(UserError, match=r"over\.yaml: name: a study with a base needs a name of its own"):
         over(tmp_path, {}, {"base": "base.yaml", "seeds": [0]})  # it would be trained into its base's folder
 
 
-def test_figures_belong_to_experiments(tmp_path: Path) -> None:
+def test_figures_belong_to_experiments(tmp_path):
     """Those of a base show its experiments, so other experiments have the default ones."""
     figures = {"figures": ["convergence"]}
     assert over(tmp_path, figures, OVER).figures == ["convergence"]
@@ -103,7 +101,7 @@ def test_figures_belong_to_experiments(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", left.KEYS)
-def test_what_left_is_an_error_that_says_where_it_went(place: str, tmp_path: Path) -> None:
+def test_what_left_is_an_error_that_says_where_it_went(place, tmp_path):
     *sections, key = place.replace("*", "grpo").split(".")
     changes: Any = {key: {"where": 8}}
     for section in reversed(sections):
@@ -112,13 +110,13 @@ def test_what_left_is_an_error_that_says_where_it_went(place: str, tmp_path: Pat
         load_study(write_study(tmp_path / "study.yaml", merge(SMALL, changes)))
 
 
-def test_a_varied_key_that_left_is_named() -> None:
+def test_a_varied_key_that_left_is_named():
     varied = {"experiments": {"headline": {"methods": ["grpo"], "vary": {"ahead": [1, 2]}}}}
     with pytest.raises(UserError, match=r"vary\.ahead: this key is now called 'off_policy_steps'"):
         run_matrix(parse_study(SMALL | varied, Path("s.yaml")))
 
 
-def test_arms_leave_the_study_s_own_settings_out_of_their_names() -> None:
+def test_arms_leave_the_study_s_own_settings_out_of_their_names():
     stress = {"methods": ["grpo"], "vary": {"updates_per_batch": [1, 2, 8]}, "seeds": [0]}
     matrix = run_matrix(parse_study(SMALL | {"experiments": {"stress": stress}}, Path("s.yaml")))
     assert list(matrix.arms) == ["grpo+updates_per_batch=1", "grpo", "grpo+updates_per_batch=8"]

@@ -1,7 +1,5 @@
 """Plausible mistakes in every key of a study file: each is refused, before anything is spent, and its key is named."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import re
@@ -58,7 +56,7 @@ def with_value(folder: Path, key: str, value: Any, others: dict[str, Any] | None
 
 
 @pytest.fixture(scope="module")
-def problems(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def problems(tmp_path_factory):
     """A folder of problems, without a model hub."""
     folder = tmp_path_factory.mktemp("problems")
     write_lines(folder / "own.jsonl", [SUM] * 5)
@@ -71,7 +69,7 @@ def problems(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
-def test_the_study_without_a_mistake_is_valid(problems: Path) -> None:
+def test_the_study_without_a_mistake_is_valid(problems):
     check_study(with_value(problems, "name", "right"))
     check_study(with_value(problems, "data.train", ["own.jsonl"], {"own": True}))
 
@@ -79,7 +77,7 @@ def test_the_study_without_a_mistake_is_valid(problems: Path) -> None:
 @pytest.mark.parametrize(
     "mistake", ALL, ids=lambda mistake: re.sub(r"[^\w.=/-]+", "_", f"{mistake[0]}={mistake[1]!r}")[:60]
 )
-def test_a_mistake_is_refused_and_its_key_is_named(problems: Path, mistake: list[Any]) -> None:
+def test_a_mistake_is_refused_and_its_key_is_named(problems, mistake):
     with pytest.raises(UserError) as refused:
         check_study(with_value(problems, *mistake))
     message, key = by_points(str(refused.value)), by_points(mistake[0])
@@ -90,7 +88,7 @@ def test_a_mistake_is_refused_and_its_key_is_named(problems: Path, mistake: list
 
 
 @pytest.mark.parametrize(("changes", "says"), LIST["said"])
-def test_a_message_says_what_is_wrong_and_what_is_meant(changes: dict[str, Any], says: str, in_root: Path) -> None:
+def test_a_message_says_what_is_wrong_and_what_is_meant(changes, says, in_root):
     methods = changes.get("methods")
     used = {"experiments": {"headline": {"methods": [*methods]}}} if methods and "grpo" not in methods else {}
     with pytest.raises(UserError, match=says):
@@ -104,7 +102,7 @@ def keys(section: type[BaseModel] = Study, prefix: str = "") -> Iterator[str]:
             yield from keys(inside, f"{prefix}{name}.")
 
 
-def test_every_key_has_a_mistake() -> None:
+def test_every_key_has_a_mistake():
     """But those of a method's sampler and heads, whose bounds are those of the settings themselves."""
     tried = {re.sub(r"^(methods|experiments)\.[^.]*", r"\1", key.replace("[0]", "")) for key, *_ in ALL}
     tried |= {f"evaluation.benchmarks.sampling.{key}" for key in ("n", "temperature", "top_p", "max_tokens")}
@@ -116,7 +114,7 @@ VALUES = [10**400, -(10**400), "\ud800", "x" * 30_000, {}, [], [[]], None, float
 
 
 @pytest.mark.parametrize("value", VALUES, ids=[str(i) for i in range(len(VALUES))])
-def test_no_value_of_a_key_is_a_traceback(problems: Path, value: Any) -> None:
+def test_no_value_of_a_key_is_a_traceback(problems, value):
     """Each is accepted, or refused with the key; numbers have no end in YAML."""
     for key in keys():
         place = re.sub(r"^methods\.", "methods.mine.", re.sub(r"^experiments\.", "experiments.headline.", key))
@@ -133,7 +131,7 @@ UNREADABLE = LIST["unreadable"] | {
 
 
 @pytest.mark.parametrize("text", UNREADABLE.values(), ids=UNREADABLE)
-def test_a_file_that_is_no_study_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_no_study_is_refused(tmp_path, text):
     path = tmp_path / "study.yaml"
     path.write_text(text)
     with pytest.raises(UserError, match=re.escape(str(path))) as refused:
@@ -141,9 +139,7 @@ def test_a_file_that_is_no_study_is_refused(tmp_path: Path, text: str) -> None:
     assert len(str(refused.value)) < 1500
 
 
-def test_deep_lines_of_problems_are_refused_with_their_number(
-    problems: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_deep_lines_of_problems_are_refused_with_their_number(problems, capsys):
     """By `check`, and by all commands that read files of a user."""
     path = problems / "deep.jsonl"
     path.write_text("[" * 100_000 + "\n")
@@ -157,7 +153,7 @@ def test_deep_lines_of_problems_are_refused_with_their_number(
         assert re.search(r"deep\.jsonl, line 1: ", capsys.readouterr().err), command
 
 
-def test_check_takes_the_study_as_plan_does(in_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_takes_the_study_as_plan_does(in_root, capsys):
     for command in (["check", "studies/smoke.yaml"], ["check", "--config", "studies/smoke.yaml"]):
         assert main(command) == 0
         assert capsys.readouterr().out.startswith("smoke: 4 arms, 8 runs")

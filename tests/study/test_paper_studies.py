@@ -1,9 +1,6 @@
 """The studies with a paper's settings: published values, registered benchmarks, a source for every value."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +13,7 @@ papers = pytest.mark.parametrize("name", ["tepo-qwen2.5-7b", "tepo-qwen2.5-math-
 
 
 @papers
-def test_a_paper_study_has_the_published_settings(in_root: Path, name: str) -> None:
+def test_a_paper_study_has_the_published_settings(in_root, name):
     study = load_study(f"studies/{name}.yaml")
     settings = study.training
     assert (settings.prompts_per_step, settings.group, settings.learning_rate) == (256, 8, 5e-7)
@@ -33,7 +30,7 @@ def test_a_paper_study_has_the_published_settings(in_root: Path, name: str) -> N
 
 
 @papers
-def test_the_benchmarks_of_a_paper_study_have_their_registered_sampling(in_root: Path, name: str) -> None:
+def test_the_benchmarks_of_a_paper_study_have_their_registered_sampling(in_root, name):
     study = load_study(f"studies/{name}.yaml")
     assert [SETS[source].n for source in study.data.train] == [None]
     for benchmark in study.evaluation.benchmarks:
@@ -47,7 +44,7 @@ def test_the_benchmarks_of_a_paper_study_have_their_registered_sampling(in_root:
 
 
 @papers
-def test_every_value_of_a_paper_study_names_its_source(root: Path, name: str) -> None:
+def test_every_value_of_a_paper_study_names_its_source(root, name):
     """A paper's mark, or `ours`, on each line of model, prompt, data, training and evaluation."""
     section = ""
     for line in (root / "studies" / f"{name}.yaml").read_text().splitlines():

@@ -1,7 +1,5 @@
 """Batches: random ones for the properties, with what a method makes of one, and small ones by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple

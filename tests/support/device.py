@@ -1,7 +1,5 @@
 """Where tests place models and tensors: the device that the program computes on."""
 
-from __future__ import annotations
-
 from policygrain.model.device import device
 
 PLACE = device()

@@ -1,7 +1,5 @@
 """A small engine, requests to it, scores of its responses; tiny models and token ids at random."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Files that are compared, damaged, written or imported."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import sys

@@ -5,8 +5,6 @@ python tests/support/leftovers.py FOLDER
 The helper waits until its standard input ends, then kills the processes and removes FOLDER.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -4,8 +4,6 @@ A test names its need by a mark, `@pytest.mark.needs("gpu")`, or by a fixture th
 runs without any of these; `.ci/run` installs them and calls `make test-optional`, where a skip is a failure.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

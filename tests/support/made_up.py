@@ -1,7 +1,5 @@
 """Records of a study that nobody trained, whose numbers are known."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

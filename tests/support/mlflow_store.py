@@ -1,7 +1,5 @@
 """What MLflow has of a study."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

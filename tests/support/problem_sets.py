@@ -1,7 +1,5 @@
 """A made-up problem set, a study with given sources, and the names of the recorded sets."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A `Collector` whose engine, grader and prompt renderer do as they are told, and keep what they were asked."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A method's ratio that takes its time while a file says so: a training run that can be met in its middle."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

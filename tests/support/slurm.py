@@ -8,8 +8,6 @@ With ``apart`` each node has addresses, processes and temporary files of its own
 nodes apart by their addresses, as Ray does, sees several machines.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

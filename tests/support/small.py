@@ -1,7 +1,5 @@
 """A study that takes seconds, its data and initial model, for tests of the real trainer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Snakemake as a user calls it, and what its dry runs say."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import re

@@ -1,7 +1,5 @@
 """The losses of trainers by themselves: loss and gradient of one optimizer step, in micro-batches, on ranks."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 import typing

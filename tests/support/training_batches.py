@@ -1,7 +1,5 @@
 """A made-up training batch for the real `update`."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn.functional import pad

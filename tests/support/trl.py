@@ -1,7 +1,5 @@
 """TRL's trainers on a tiny model that samples digits and ends at any length."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 from typing import Any

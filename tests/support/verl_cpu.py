@@ -3,8 +3,6 @@
 verl imports this module in each of its processes (`ENVIRONMENT` in verl_on_cpu.py).
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import types

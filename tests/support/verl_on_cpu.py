@@ -1,7 +1,5 @@
 """The settings and the environment with which verl runs on a CPU."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

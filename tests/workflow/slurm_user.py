@@ -1,7 +1,5 @@
 """Who uses the tests' SLURM: `snakemake --profile slurm` in a checkout, a study whose runs are disturbed."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -4,8 +4,6 @@ The study takes a minute on two cores and has every stage: initial models, train
 report and MLflow.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random
@@ -14,7 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -157,14 +154,14 @@ def record(path: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def mark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+def mark(tmp_path_factory):
     """Processes with it in their environment end with the tests."""
     with swept(tmp_path_factory.mktemp("swept")) as mark:
         yield mark
 
 
 @pytest.fixture(scope="module")
-def undisturbed(mark: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> tuple[float, dict[str, Any]]:
+def undisturbed(mark, tmp_path_factory):
     """Seconds, and the records."""
     workflow, begin = Workflow(tmp_path_factory.mktemp("undisturbed"), mark), time.monotonic()
     workflow.finish()
@@ -172,9 +169,7 @@ def undisturbed(mark: dict[str, str], tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_disturbed_workflow_ends_with_the_same_records(
-    seed: int, undisturbed: tuple[float, dict[str, Any]], mark: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_disturbed_workflow_ends_with_the_same_records(seed, undisturbed, mark, tmp_path):
     """By four of the kinds, in turn; the disk is another one, and a small one, where one of them needs it."""
     (seconds, expected), rng = undisturbed, random.Random(seed)
     kinds = rng.sample([kind for kind in KINDS if kind != "disk" or os.geteuid() == 0], 4)

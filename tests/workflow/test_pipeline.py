@@ -3,8 +3,6 @@
 The study is in a checkout whose folder has an odd name.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -45,7 +43,7 @@ CHANGES: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def smoke(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def smoke(root, tmp_path_factory):
     """A checkout, with its environment, in a folder with an odd name: the smoke study is finished there, as by a user.
 
     MLflow included.
@@ -72,7 +70,7 @@ def smoke(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return checkout
 
 
-def test_everything_is_there(smoke: Path, tmp_path: Path) -> None:
+def test_everything_is_there(smoke, tmp_path):
     results = StudyResults(smoke / "results" / "smoke")
     for figure in load_study(smoke / "tests/support/every_stage.yaml").figures:
         drawn = results.folder.figure(figure)
@@ -85,7 +83,7 @@ def test_everything_is_there(smoke: Path, tmp_path: Path) -> None:
     assert "AUC: mean validation accuracy" in results.folder.table("contrasts", ".md").read_text()
 
 
-def test_the_records_are_read_without_data_and_models(smoke: Path, tmp_path: Path) -> None:
+def test_the_records_are_read_without_data_and_models(smoke, tmp_path):
     ignored = shutil.ignore_patterns("model", "checkpoints", "data", "*.safetensors")
     results = StudyResults(Path(shutil.copytree(smoke / "results" / "smoke", tmp_path / "copy", ignore=ignored)))
     assert set(results.trained) == set(results.summaries) == set(results.matrix.runs)
@@ -97,11 +95,11 @@ def test_the_records_are_read_without_data_and_models(smoke: Path, tmp_path: Pat
             assert len(evaluated_samples(results.folder.evaluation(name), record)) == sum(record.outcomes.values())
 
 
-def test_a_second_time_there_is_nothing_to_do(smoke: Path, root: Path) -> None:
+def test_a_second_time_there_is_nothing_to_do(smoke, root):
     assert planned(root, smoke, smoke / SMOKE, "all") == {}
 
 
-def test_a_copy_without_metadata_and_with_other_times_is_finished_too(smoke: Path, root: Path, tmp_path: Path) -> None:
+def test_a_copy_without_metadata_and_with_other_times_is_finished_too(smoke, root, tmp_path):
     """As `cp -r` or a checkout leaves it: what is older than what it was made from is up to date all the same."""
     shutil.copytree(smoke / "results", tmp_path / "results", copy_function=shutil.copy)
     for path in (tmp_path / "results").rglob("*"):
@@ -116,7 +114,7 @@ def test_a_copy_without_metadata_and_with_other_times_is_finished_too(smoke: Pat
     assert (figures / "dynamics.png").read_bytes() == before
 
 
-def test_mlflow_followed_the_runs_and_mirrors_the_records(smoke: Path) -> None:
+def test_mlflow_followed_the_runs_and_mirrors_the_records(smoke):
     store, folder = Store(f"sqlite:///{smoke}/results/mlflow.db", "smoke"), StudyFolder(smoke / "results" / "smoke")
     assert {"grpo seed 0", "tepo seed 1", "figures and tables"} <= set(store.runs)
     child = store.runs["tepo seed 1"]
@@ -137,7 +135,7 @@ def test_mlflow_followed_the_runs_and_mirrors_the_records(smoke: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def with_trl(smoke: Path, root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def with_trl(smoke, root, tmp_path_factory):
     """A folder with a copy of the results, in which one of the methods is trained by TRL, too."""
     folder = tmp_path_factory.mktemp("with_trl")
     shutil.copytree(smoke / "results", folder / "results")
@@ -150,7 +148,7 @@ def with_trl(smoke: Path, root: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.mark.trl
 @pytest.mark.parametrize("seed", [0, 1])
-def test_runs_by_trl_are_those_of_the_loop_but_for_rounding(seed: int, with_trl: Path, root: Path) -> None:
+def test_runs_by_trl_are_those_of_the_loop_but_for_rounding(seed, with_trl, root):
     """And they are those of smoke-trl.yaml, which have the same fingerprints."""
     folder = StudyFolder(with_trl / "results" / "smoke")
     assert_same_run(folder.run("tepo", seed).path, folder.run(BY_TRL, seed).path)
@@ -159,7 +157,7 @@ def test_runs_by_trl_are_those_of_the_loop_but_for_rounding(seed: int, with_trl:
 
 
 @pytest.mark.release
-def test_two_calls_train_runs_with_identical_metrics(with_trl: Path, root: Path, tmp_path: Path) -> None:
+def test_two_calls_train_runs_with_identical_metrics(with_trl, root, tmp_path):
     """The second call is killed in the middle of a run by the loop, then of one by TRL, and repeated: it resumes."""
     results, study = with_trl / "results" / "smoke", with_trl / SMOKE
     markers = {arm: next((results / "done" / "train" / arm).iterdir()) for arm in ("tepo", BY_TRL)}
@@ -181,7 +179,7 @@ def test_two_calls_train_runs_with_identical_metrics(with_trl: Path, root: Path,
 
 
 @pytest.mark.release
-def test_real_problem_sets_pass_through_every_stage(root: Path, tmp_path: Path, benchmarks_folder: Path) -> None:
+def test_real_problem_sets_pass_through_every_stage(root, tmp_path, benchmarks_folder):
     """To the table of results; figures, report and MLflow read the same records as of the smoke study."""
     results = Path("results") / "real-text"
     table = results / "tables" / "results.md"

@@ -3,8 +3,6 @@
 What a study names reaches commands as it is, and no shell runs it; for odd folders see test_pipeline.py.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil
@@ -61,14 +59,14 @@ class Study:
 
 
 @pytest.fixture(scope="module")
-def once(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def once(root, tmp_path_factory):
     study = Study(root, tmp_path_factory.mktemp("finished"))
     study.finish()
     return study.folder
 
 
 @pytest.fixture
-def finished(root: Path, once: Path, tmp_path: Path) -> Study:
+def finished(root, once, tmp_path):
     """A copy of the finished study."""
     return Study(root, Path(shutil.copytree(once, tmp_path / "copy")))
 
@@ -81,7 +79,7 @@ def write_model(folder: Path) -> str:
     return str(folder)
 
 
-def test_files_that_are_gone_are_made_again_and_nothing_else(finished: Study) -> None:
+def test_files_that_are_gone_are_made_again_and_nothing_else(finished):
     """Snakemake starts the jobs without a marker; tests/commands/test_jobs.py has which those are for every change."""
     shutil.rmtree(finished.results / "figures")
     assert finished.planned("figures") == {"figure": 5}
@@ -93,7 +91,7 @@ def test_files_that_are_gone_are_made_again_and_nothing_else(finished: Study) ->
     assert finished.planned() == {"prepare": 1, "start_model": 2, **EVERY_MODEL}
 
 
-def test_a_finished_job_that_snakemake_takes_for_incomplete_hides_no_other(finished: Study) -> None:
+def test_a_finished_job_that_snakemake_takes_for_incomplete_hides_no_other(finished):
     """As a Snakemake that is killed leaves it when its jobs then end by themselves."""
     for outdated in ("figure", "report", "track"):
         shutil.rmtree(finished.results / "done" / outdated)
@@ -105,7 +103,7 @@ def test_a_finished_job_that_snakemake_takes_for_incomplete_hides_no_other(finis
     assert finished.planned() == DRAWN
 
 
-def test_a_workflow_that_leaves_out_what_all_promises_ends_with_an_error(root: Path, tmp_path: Path) -> None:
+def test_a_workflow_that_leaves_out_what_all_promises_ends_with_an_error(root, tmp_path):
     study = Study(root, tmp_path)
     snakemake(root, tmp_path, study.file, "--until", "prepare", "--", "all")
     code, said = study.called("--forcerun", "prepare", "--", "all")
@@ -113,7 +111,7 @@ def test_a_workflow_that_leaves_out_what_all_promises_ends_with_an_error(root: P
     assert "results/smoke: the study is not finished: " in said
 
 
-def test_other_weights_in_the_folder_of_the_start_model_train_again(root: Path, tmp_path: Path) -> None:
+def test_other_weights_in_the_folder_of_the_start_model_train_again(root, tmp_path):
     study = Study(root, tmp_path, model={"start": write_model(tmp_path / "start")})
     study.finish()
     assert study.planned() == {}
@@ -122,7 +120,7 @@ def test_other_weights_in_the_folder_of_the_start_model_train_again(root: Path, 
 
 
 @pytest.fixture
-def own(root: Path, tmp_path: Path) -> Study:
+def own(root, tmp_path):
     """A finished study whose problems are JSON Lines files, with its prepared problems."""
     for name in ("own.jsonl", "test.jsonl"):
         rows = [{"id": f"{name}-{i}", "problem": f"{name}: {i} + 1", "answer": str(i + 1)} for i in range(120)]
@@ -136,7 +134,7 @@ def own(root: Path, tmp_path: Path) -> Study:
     return study
 
 
-def test_an_edited_problem_file_schedules_what_is_made_from_it(own: Study) -> None:
+def test_an_edited_problem_file_schedules_what_is_made_from_it(own):
     assert own.planned() == {}
     for name, again in (("test.jsonl", {"evaluate": 1, **DRAWN}), ("own.jsonl", EVERY_MODEL)):
         with (own.folder / name).open("a") as file:
@@ -144,7 +142,7 @@ def test_an_edited_problem_file_schedules_what_is_made_from_it(own: Study) -> No
         assert own.planned() == {"prepare": 1, **again}
 
 
-def test_prepared_problems_stand_for_files_that_are_gone(own: Study) -> None:
+def test_prepared_problems_stand_for_files_that_are_gone(own):
     for name in ("own.jsonl", "test.jsonl"):
         (own.folder / name).unlink()
     assert own.planned("figures") == {} == own.planned()
@@ -155,18 +153,18 @@ def test_prepared_problems_stand_for_files_that_are_gone(own: Study) -> None:
 
 
 @pytest.mark.parametrize("option", ["--cores", "--jobs", "--local-cores"])
-def test_no_cores_are_refused(option: str, root: Path, tmp_path: Path) -> None:
+def test_no_cores_are_refused(option, root, tmp_path):
     cores = [option, "0"] if option == "--cores" else [option, "0", "--cores", "1"]
     code, said = Study(root, tmp_path).called(*cores, "--dry-run", "all")
     assert code != 0 and f"policygrain: {option} 0: give at least 1" in said
 
 
-def test_a_misspelt_key_ends_in_one_message(root: Path, tmp_path: Path) -> None:
+def test_a_misspelt_key_ends_in_one_message(root, tmp_path):
     code, said = Study(root, tmp_path, training={"stepz": 3}).called("all")
     assert code != 0 and "training.stepz: unknown key. Did you mean 'steps'" in said
 
 
-def test_values_of_a_study_are_words_of_the_command_line_that_no_shell_runs(root: Path, tmp_path: Path) -> None:
+def test_values_of_a_study_are_words_of_the_command_line_that_no_shell_runs(root, tmp_path):
     """A study of one run, whose initial model has a name that a shell would run, and that is no model."""
     write_model(tmp_path / INJECTION)
     study = Study(root, tmp_path)
@@ -184,7 +182,7 @@ def test_values_of_a_study_are_words_of_the_command_line_that_no_shell_runs(root
 
 
 @pytest.mark.parametrize("name", [INJECTION, "../up", "a b", ""])
-def test_names_that_are_no_words_are_refused(name: str, in_root: Path) -> None:
+def test_names_that_are_no_words_are_refused(name, in_root):
     """As the Snakefile reads a study."""
     with pytest.raises(UserError, match="name: "):
         parse_study(LIST["finished"] | {"name": name}, Path("study.yaml"))

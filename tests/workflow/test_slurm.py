@@ -1,7 +1,5 @@
 """`snakemake --profile slurm all` on a real SLURM: from start to end, and through what happens on clusters."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -23,7 +21,7 @@ from policygrain.study import load_study
 
 from ..support.leftovers import with_in_environment
 from ..support.mlflow_store import Store
-from ..support.slurm import GPUS_PER_NODE, NODES, Cluster
+from ..support.slurm import GPUS_PER_NODE, NODES
 from ..support.small import write_study
 from ..support.snakemake import copy_checkout
 from .slurm_user import DISTURBED, PLACES, STEPS, STUDY, TIMEOUT, TWO_NODES, User
@@ -32,7 +30,7 @@ pytestmark = pytest.mark.slurm
 
 
 @pytest.fixture(scope="module")
-def user(cluster: Cluster, root: Path, tmp_path_factory: pytest.TempPathFactory) -> User:
+def user(cluster, root, tmp_path_factory):
     """A copy of the tree, with the studies above; of the profile only the pause between two looks is shortened."""
     home = tmp_path_factory.mktemp("login") / "policygrain"
     copy_checkout(root, home)
@@ -44,7 +42,7 @@ def user(cluster: Cluster, root: Path, tmp_path_factory: pytest.TempPathFactory)
     return User(cluster, home)
 
 
-def test_the_smoke_study_runs_from_start_to_end_and_then_there_is_nothing_to_do(user: User) -> None:
+def test_the_smoke_study_runs_from_start_to_end_and_then_there_is_nothing_to_do(user):
     user.snakemake("all", study="smoke.yaml")
     results = user.home / "results" / "smoke"
     assert (results / "figures" / "benchmarks.pdf").read_bytes().startswith(b"%PDF")
@@ -102,7 +100,7 @@ def disturb(user: User, events: dict[str, list[Event]], interrupted: bool = Fals
 
 
 @pytest.fixture(scope="module")
-def disturbed(user: User) -> User:
+def disturbed(user):
     """Two are disturbed, and Ctrl-C ends the call in the middle of a third."""
 
     def tell(command: str, arm: str) -> Event:
@@ -129,14 +127,12 @@ def assert_resumed(user: User, arm: str, states: list[str], restarts: int) -> No
         ("requeued", ["COMPLETED"], 1),  # SLURM starts the same job again.
     ],
 )
-def test_a_disturbed_run_ends_as_the_undisturbed_one(
-    arm: str, states: list[str], restarts: int, disturbed: User
-) -> None:
+def test_a_disturbed_run_ends_as_the_undisturbed_one(arm, states, restarts, disturbed):
     assert_resumed(disturbed, arm, states, restarts)
 
 
 @pytest.mark.release
-def test_a_run_without_time_stops_by_itself_and_ends_as_the_undisturbed_one(resumed: User) -> None:
+def test_a_run_without_time_stops_by_itself_and_ends_as_the_undisturbed_one(resumed):
     """Two Snakemakes start before the trainer does and asks how much time it has."""
     user, arm = resumed, "out_of_time"
 
@@ -152,7 +148,7 @@ def test_a_run_without_time_stops_by_itself_and_ends_as_the_undisturbed_one(resu
 
 
 @pytest.fixture(scope="module")
-def resumed(disturbed: User) -> User:
+def resumed(disturbed):
     """After the next call, beside a run that has to wait for a GPU, and one that fails."""
     user, cluster = disturbed, disturbed.cluster
     cluster.wait(lambda: not cluster.jobs(), TIMEOUT, "no job is left")
@@ -180,16 +176,16 @@ def resumed(disturbed: User) -> User:
     return user
 
 
-def test_control_c_cancels_the_jobs_and_the_next_call_resumes(resumed: User) -> None:
+def test_control_c_cancels_the_jobs_and_the_next_call_resumes(resumed):
     resumed.assert_as_undisturbed("interrupted")
 
 
-def test_a_job_that_fails_shows_the_end_of_its_log(resumed: User) -> None:
+def test_a_job_that_fails_shows_the_end_of_its_log(resumed):
     assert re.search(r"policygrain: .*broken/seed0: .*not finite", resumed.printed), resumed.printed
     assert "Traceback" not in resumed.printed
 
 
-def test_a_gpu_is_granted_as_asked_and_waited_for_when_there_is_none(resumed: User) -> None:
+def test_a_gpu_is_granted_as_asked_and_waited_for_when_there_is_none(resumed):
     if not resumed.cluster.has_gpus:
         pytest.skip("no device can be made here (mknod), so the tests' nodes have no GPUs")
     [(job, _)] = resumed.jobs_of("on_gpu")
@@ -199,7 +195,7 @@ def test_a_gpu_is_granted_as_asked_and_waited_for_when_there_is_none(resumed: Us
 
 
 @pytest.mark.release
-def test_two_nodes_train_one_run_of_which_a_process_is_killed(resumed: User) -> None:
+def test_two_nodes_train_one_run_of_which_a_process_is_killed(resumed):
     """The same tokens are sampled as by one process, and numbers differ by the order of their sums."""
     user, gpus = resumed, {"gpu": 2 * GPUS_PER_NODE} if resumed.cluster.has_gpus else {}
     user.edit_profile(slurm_partition="gpu", mpi="srun", nodes=2, tasks_per_node=2, **gpus)
@@ -223,7 +219,7 @@ def test_two_nodes_train_one_run_of_which_a_process_is_killed(resumed: User) -> 
         assert {name: row[name] for name in numbers} == pytest.approx(numbers, rel=2e-3, abs=1e-5)
 
 
-def test_mlflow_has_each_step_once(disturbed: User, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow_has_each_step_once(disturbed, monkeypatch):
     monkeypatch.chdir(disturbed.home)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     results = StudyResults(Path("results/disturbed"), load_study("studies/disturbed.yaml"))
@@ -234,7 +230,7 @@ def test_mlflow_has_each_step_once(disturbed: User, monkeypatch: pytest.MonkeyPa
         assert store.curve(f"{arm} seed 0", "total_tokens") == truth
 
 
-def test_the_check_passes_on_this_cluster(user: User) -> None:
+def test_the_check_passes_on_this_cluster(user):
     user.edit_profile()
     command = [sys.executable, "-m", "policygrain.cli", "check", "studies/smoke.yaml", "--slurm"]
     done = subprocess.run(
@@ -255,9 +251,7 @@ def test_the_check_passes_on_this_cluster(user: User) -> None:
         ({"constraint": "infiniband"}, "Invalid feature specification"),
     ],
 )
-def test_slurm_itself_says_which_requests_it_refuses(
-    user: User, resources: dict[str, object], reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slurm_itself_says_which_requests_it_refuses(user, resources, reason, monkeypatch):
     """The check asks it, and knows no limits of its own but that of time, which SLURM lets pass."""
     for name, value in user.environment.items():
         monkeypatch.setenv(name, value)

@@ -1,8 +1,10 @@
 """Aligned columns, Markdown tables, and one merge for studies and methods."""
 
 import json
+from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
@@ -10,6 +12,7 @@ from markdown_it import MarkdownIt
 from policygrain.merging import merge
 from policygrain.text import columns, markdown_table
 
+MERGED = yaml.safe_load(Path(__file__).with_name("cases.yaml").read_text())["merged"]
 WORDS = st.text(st.characters(categories=("L", "N", "P", "S")), min_size=1, max_size=8)
 TABLES = st.integers(1, 4).flatmap(
     lambda n: st.tuples(
@@ -36,22 +39,7 @@ def test_every_cell_is_in_its_column_and_markdown_is_read_back(table):
     assert len(right) == (align or "l").ljust(len(header), (align or "l")[-1])[: len(header)].count("r")
 
 
-@pytest.mark.parametrize(
-    ("below", "above", "merged"),
-    [
-        ({"x": {"a": 1, "b": 2}}, {"x": {"b": 3}}, {"x": {"a": 1, "b": 3}}),  # key by key
-        ({"x": {"name": "f", "a": 1}}, {"x": {"name": "f", "b": 2}}, {"x": {"name": "f", "a": 1, "b": 2}}),
-        ({"x": {"name": "f", "a": 1}}, {"x": {"name": "g", "b": 2}}, {"x": {"name": "g", "b": 2}}),  # another function
-        ({"x": {"a": 1}}, {"x": {"name": "g", "b": 2}}, {"x": {"name": "g", "b": 2}}),
-        ({"x": {"name": "f", "a": 1}}, {"x": "g"}, {"x": "g"}),
-        ({"x": "f"}, {"x": {"a": 1}}, {"x": {"name": "f", "a": 1}}),  # parameters for a name alone
-        ({"x": "f"}, {"x": {"name": "g", "a": 1}}, {"x": {"name": "g", "a": 1}}),
-        ({"x": [1, 2]}, {"x": [3]}, {"x": [3]}),  # lists replace
-        ({"x": {"a": 1}}, {"x": None}, {"x": None}),
-        ({"x": None, "y": 1}, {"x": {"a": 1}}, {"x": {"a": 1}, "y": 1}),
-        ({"name": "f", "x": 1}, {"name": "g"}, {"name": "g", "x": 1}),  # the two themselves are always merged
-    ],
-)
+@pytest.mark.parametrize(("below", "above", "merged"), MERGED)
 def test_merging(below, above, merged):
     before = json.dumps([below, above])
     assert merge(below, above) == merged == merge(merged, above) and merge(below, {}) == below

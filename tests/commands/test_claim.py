@@ -8,6 +8,7 @@ import pytest
 from policygrain.cli import main
 
 from ..support.files import write_lines
+from . import CASES
 
 CLAIM = ["claim", "--a", "a_*.jsonl", "--b", "b_*.jsonl", "--metric", "reward"]
 
@@ -34,20 +35,7 @@ def test_text_json_and_figure(capsys):
     assert data["difference"]["mean"] == pytest.approx(0.1) and len(data["runs"]["a"]) == 3
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["--a", "a_seed0.jsonl"], "--a: one run (a_seed0.jsonl)"),
-        (["--metric", "rewrad"], "Did you mean 'reward'"),
-        (["--last", "0"], "--last 0: expected at least 1"),
-        (["--margin", "-1"], "--margin -1: expected"),
-        (["--margin", "inf"], "--margin inf: expected"),
-        (["--until", "nan"], "--until nan: expected"),
-        (["--b", "binary.jsonl"], "binary.jsonl, line 1: not JSON"),
-        (["--figure", "binary.jsonl/x.png"], "binary.jsonl: cannot be written"),
-        (["--figure", "x.bmp"], "--figure x.bmp: a figure is"),
-    ],
-)
+@pytest.mark.parametrize(("options", "says"), CASES["claims"])
 def test_a_mistake_is_one_line(options, says, capsys):
     """Before any verdict is printed."""
     assert main([*CLAIM, *options]) == 2

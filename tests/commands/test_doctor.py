@@ -8,6 +8,8 @@ import yaml
 from policygrain.cli import main
 from policygrain.commands.doctor import options_of, read_profile
 
+from . import CASES
+
 STUDY = "base: {root}/studies/smoke.yaml\nname: check\nevaluation: {{engine: transformers}}\n"
 NOTHING = "#!/bin/sh\n"
 # What sinfo prints for `%P|%a|%l`.
@@ -48,21 +50,7 @@ def test_a_cluster_in_order(check):
     assert said.count("In a job:") == 1 and said.count("; digest ") == 2, "equal requests are tried once\n" + said
 
 
-@pytest.mark.parametrize(
-    ("profile", "expected"),
-    [
-        ("set-resources: {train: {slurm_partition: gpu, runtime: 600}}", "partition gpu allows 240 minutes"),
-        ("default-resources: {runtime: 2d}", "partition (the default) allows 1440 minutes"),
-        ("set-resources: {train: {slurm_partition: 'gpu,old'}}", "partition 'old' is not up"),
-        ("default-resources: {mem: a lot}", "a lot"),
-        ("set-resources: {trian: {mem_mb: 1}}", "'trian' is not a rule that runs as a job. Did you mean 'train'?"),
-        ("default-resources: {gpu: 2, nodes: two}", "'nodes' must be an integer"),
-        ("default-resources: {mpi: srun, tasks: 2, nodes: 1-2}", "'nodes' must be an integer"),
-        ("default-resources: {mpi: srun}", "please specify either 'tasks_per_node' or 'tasks'"),
-        ("- a list", "profile.yaml"),
-        ("a: [", "profile.yaml"),
-    ],
-)
+@pytest.mark.parametrize(("profile", "expected"), CASES["profiles"])
 def test_requests_that_slurm_accepts_and_no_job_survives(check, profile, expected):
     code, said = check(profile)
     assert code == 2 and expected in said, said

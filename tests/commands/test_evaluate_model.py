@@ -15,6 +15,8 @@ from policygrain.paths import StudyFolder
 from policygrain.records import BenchmarkRecord, EvaluationFacts, ModelEvaluation, write_record
 from policygrain.results import model_evaluation
 
+from . import CASES
+
 OPTIONS = ["--benchmarks", "count,largest", "--size", "5", "--max-tokens", "8", "--engine", "transformers"]
 SAMPLED = [*OPTIONS, "--samples", "2", "--temperature", "1", "--grader", "numeric", "--prompt", "{problem}\n"]
 
@@ -44,42 +46,20 @@ def test_one_line_evaluates_a_model_and_another_one_joins_it(made, tmp_path, cap
     assert (out / "leaderboard.md").read_text() == table
 
 
-@pytest.mark.parametrize(
-    ("model", "arguments", "says"),
-    [
-        ("START", ["--benchmarks", "cuont"], "'cuont' is neither a family .* Did you mean 'count'"),
-        ("START", ["--benchmarks", "count", "--samples", "4"], "--samples: several greedy responses are the same"),
-        ("START", ["--benchmarks", "count", "--size", "0"], r"evaluation\.benchmarks\.0\.size"),
-        ("START", ["--benchmarks", "count", "--prompt", "no place"], "prompt.template"),
-        ("START", ["--benchmarks", "count", "--chat"], "prompt.chat: the model's tokenizer has no chat template"),
-        ("empty", ["--benchmarks", "count"], "is not a model: it has no config.json"),
-        ("model.gguf", ["--benchmarks", "count"], "a GGUF file is not a model folder"),
-        ("no such/model", ["--benchmarks", "count"], "neither a folder nor a model that the hub provides"),
-    ],
-)
+@pytest.mark.parametrize(("model", "arguments", "says"), CASES["models"])
 def test_what_cannot_be_asked_for_is_named(model, arguments, says, made, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("empty").mkdir()
-    command = ["evaluate-model", str(made[1]) if model == "START" else model, *arguments]
+    command = ["evaluate-model", model or str(made[1]), *arguments]
     assert main([*command, "--engine", "transformers", "--grader", "numeric", "--out", "out"]) == 2
     assert re.search(says, capsys.readouterr().err)
 
 
-@pytest.mark.parametrize(
-    ("asked", "found"),
-    [
-        ({}, (32, 0.6, 1.0)),
-        ({"temperature": 1.0}, (32, 1.0, 1.0)),
-        ({"samples": 4}, (4, 0.6, 1.0)),
-        ({"top_p": 0.9}, (32, 0.6, 0.9)),
-        ({"temperature": 0.0}, (1, 0.0, 1.0)),
-        ({"samples": 4, "temperature": 1.0, "top_p": 1.0}, (4, 1.0, 1.0)),
-    ],
-)
+@pytest.mark.parametrize(("asked", "found"), CASES["sampling"])
 def test_what_is_not_asked_for_is_as_registered(asked, found):
     study = study_of(EvaluationOptions(["aime24"], **asked), "x", "start")
     sampling = sampling_of(study, study.evaluation.benchmarks[0])
-    assert (sampling.n, sampling.temperature, sampling.top_p) == found
+    assert [sampling.n, sampling.temperature, sampling.top_p] == found
 
 
 def test_another_protocol_and_what_is_no_study_are_named(tmp_path):

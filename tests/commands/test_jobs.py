@@ -4,10 +4,8 @@ import graphlib
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from policygrain.commands.jobs import LOCAL, SUBMITTED, Jobs
 from policygrain.merging import merge
@@ -19,19 +17,9 @@ from policygrain.study.runs import run_matrix
 from ..support.files import write_lines
 from ..support.small import small_study, write_study
 from ..support.snakemake import outputs
+from . import CASES
 
-OTHER_SEEDS = {"headline": {"methods": ["grpo", "dapo"]}, "more": {"methods": ["tepo"], "seeds": [1, 8, 9]}}
-VARIANTS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "several seeds per process": {"seeds_per_process": 2, "seeds": [0, 1, 2, 3, 4]},
-    "experiments with other seeds": {"seeds_per_process": 2, "seeds": [0, 1, 2], "experiments": OTHER_SEEDS},
-    "initial models take turns": {"seeds": [0, 1, 2], "model": {"starts": 2}, "experiments": OTHER_SEEDS},
-    "shards": {"seeds": [0, 1, 2], "evaluation": {"runs_per_engine": 2}},
-    "evaluated by the trainer": {"seeds": [0, 1, 2], "evaluation": {"after_training": True}},
-    "pretrained": {"seeds": [0, 1], "model": {"start": "some/model"}},
-}
-every_variant = pytest.mark.parametrize("name", VARIANTS)
-LIST = yaml.safe_load(Path(__file__).with_name("changes.yaml").read_text())
+every_variant = pytest.mark.parametrize("name", CASES["variants"])
 
 
 def jobs_of(study: Study) -> Jobs:
@@ -40,7 +28,7 @@ def jobs_of(study: Study) -> Jobs:
 
 @every_variant
 def test_every_file_is_made_by_one_job_before_it_is_read(name):
-    jobs = jobs_of(small_study(**VARIANTS[name])).all
+    jobs = jobs_of(small_study(**CASES["variants"][name])).all
     makers = Counter(path for job in jobs for path in job.outputs)
     assert set(makers.values()) == {1}, "no file is made twice"
     assert {path for job in jobs for path in job.inputs} <= set(makers)
@@ -52,7 +40,7 @@ def test_every_file_is_made_by_one_job_before_it_is_read(name):
 
 @every_variant
 def test_each_run_is_trained_once_and_each_evaluated_model_is_evaluated_once(name):
-    study = small_study(**VARIANTS[name])
+    study = small_study(**CASES["variants"][name])
     matrix, submitted = run_matrix(study), jobs_of(study).submitted
     runs = {rule: Counter(run for job in submitted if job.rule == rule for run in job.runs) for rule in SUBMITTED}
     assert runs["train"] == Counter(matrix.runs)
@@ -67,7 +55,7 @@ def test_each_run_is_trained_once_and_each_evaluated_model_is_evaluated_once(nam
 @every_variant
 def test_a_marker_names_its_job(name):
     """A job on a cluster has only the wildcards in its marker to find out what it is."""
-    jobs = jobs_of(small_study(**VARIANTS[name]))
+    jobs = jobs_of(small_study(**CASES["variants"][name]))
     for job in jobs.submitted:
         if job.rule in SUBMITTED:
             pattern = re.sub(r"\\{(\w+)\\}", r"(?P<\1>.+)", re.escape(jobs.marker(job.rule)))
@@ -76,14 +64,14 @@ def test_a_marker_names_its_job(name):
             assert jobs.of(job.rule, match.groupdict()) == job
 
 
-@pytest.mark.parametrize(("changes", "expected"), LIST["changes"], ids=str)
+@pytest.mark.parametrize(("changes", "expected"), CASES["changes"], ids=str)
 def test_a_change_leaves_only_what_depends_on_it_without_a_marker(changes, expected, in_root):
     """Written out, so that a wrong declaration of a key is seen. Snakemake starts the jobs without a marker."""
-    one, other = (jobs_of(parse_study(merge(LIST["finished"], c), Path("study.yaml"))).all for c in ({}, changes))
+    one, other = (jobs_of(parse_study(merge(CASES["finished"], c), Path("study.yaml"))).all for c in ({}, changes))
     there = {marker for job in one for marker in job.markers}
     wanted = {rule: count for rule, count in expected.items() if rule != "drawn"}
     assert Counter(job.rule for job in other if not set(job.markers) <= there) == (
-        wanted | LIST["drawn"] if "drawn" in expected else wanted
+        wanted | CASES["drawn"] if "drawn" in expected else wanted
     )
 
 

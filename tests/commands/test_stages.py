@@ -10,6 +10,7 @@ from policygrain.files import read_json
 from policygrain.paths import StudyFolder
 
 from ..support.small import SMALL, write_study
+from . import CASES
 
 UNTRAINED = {**SMALL["model"], "warm_start": {"steps": 0, "mixed_steps": 0}}
 
@@ -18,16 +19,7 @@ def configured(folder: Path, **changes: Any) -> list[str]:
     return ["--config", str(write_study(folder / "study.yaml", {**SMALL, **changes}))]
 
 
-@pytest.mark.parametrize(
-    ("command", "says"),
-    [
-        (["train", "--arm", "grp", "--seed", "0", "--run-dir", "run"], "Did you mean 'grpo'"),
-        (["train", "--seeds", "0", "1", "--run-dir", "run"], "--run-dir: is the folder of one run"),
-        (["start-model"], "data: has no problems yet; run `policygrain prepare` first"),
-        (["evaluate"], "data: has no problems yet; run `policygrain prepare` first"),
-        (["evaluate", "--shard", "01"], "--shard: there is no group '01'"),
-    ],
-)
+@pytest.mark.parametrize(("command", "says"), CASES["stages"])
 def test_what_cannot_be_done_is_said_before_anything_is_computed(command, says, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main([*command, *configured(tmp_path), "--results", str(tmp_path)]) == 2

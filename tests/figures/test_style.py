@@ -19,40 +19,26 @@ from policygrain.figures import SUFFIXES
 from policygrain.figures.catalogue import FIGURES, figure
 from policygrain.figures.labels import labels
 from policygrain.figures.style import looks, save
-from policygrain.merging import merge
 from policygrain.objective import method_names
 from policygrain.paths import START
 from policygrain.results import StudyResults
-from policygrain.study import Study, parse_study
+from policygrain.study import Study, load_study, parse_study
 
 from ..support.made_up import make_up
 
 ROOT = Path(__file__).parents[2]
 SIX = ["grpo", "dapo", "tepo", "mpo", "gspo", "long_name"]
-MORE: dict[str, Any] = {
-    "methods": {
-        "long_name": {"base": "dapo", "label": "a method with quite a long name"},
-        "mpo_phi_0.4": {"base": "mpo", "ratio": {"future_weight": 0.4}},
-    },
-    "experiments": {
-        "headline": {"methods": SIX, "seeds": [0, 1], "vary": {"updates_per_batch": [1, 4]}},
-        "more": {"methods": ["tepo_v1", "tepo_full_kl", "token", "sequence"], "seeds": [0, 1]},
-        "blocks": {"methods": ["mpo_k2", "mpo_phi_0.4"], "seeds": [0, 1]},
-        "old": {"methods": ["none", "token", "product"], "reference": "none", "vary": {"off_policy_steps": [16]}},
-    },
-    "evaluation": {"sampling": {"n": 4}},
-    "figures": [*FIGURES],
-}
 
 
 def study_with(changes: dict[str, Any]) -> Study:
     content = {"base": "studies/laptop-full.yaml", "name": "six", "seeds": [0, 1]}
-    return parse_study(merge(content, changes), ROOT / "six.yaml")
+    return parse_study(content | changes, ROOT / "six.yaml")
 
 
 @pytest.fixture(scope="module")
 def six(tmp_path_factory):
-    return StudyResults(make_up(study_with(MORE), tmp_path_factory.mktemp("six"), {"start": 0, "tepo": 9}))
+    study = load_study(Path(__file__).with_name("six.yaml")).model_copy(update={"figures": [*FIGURES]})
+    return StudyResults(make_up(study, tmp_path_factory.mktemp("six"), {"start": 0, "tepo": 9}))
 
 
 def cut_off(figure: Figure) -> list[str]:

@@ -17,24 +17,13 @@ from policygrain.results import StudyResults
 from policygrain.study import load_study
 from policygrain.text import redacted
 
+from . import CASES
+
 SECRET = "s3cr3t-of-mine"
 NOWHERE = f"http://someone:{SECRET}@127.0.0.1:9"  # nothing listens on this port
 
 
-@pytest.mark.parametrize(
-    ("uri", "shown"),
-    [
-        (f"http://someone:{SECRET}@host:5000/path", "http://host:5000/path"),
-        (f"https://{SECRET}@host", "https://host"),
-        (f"postgresql+psycopg2://u:{SECRET}@host/db", "postgresql+psycopg2://host/db"),
-        (f"http://u:{SECRET}@and@more@host/x", "http://host/x"),
-        (f"http://host/?access_token={SECRET}", "http://host/"),
-        (f"postgresql://host/db?user=u&password={SECRET}#x", "postgresql://host/db"),
-        ("http://host/a@b", "http://host/a@b"),
-        ("sqlite:////tmp/mlflow.db", "sqlite:////tmp/mlflow.db"),
-        ("databricks", "databricks"),
-    ],
-)
+@pytest.mark.parametrize(("uri", "shown"), CASES["addresses"].items())
 def test_addresses_are_shown_without_credentials(uri, shown):
     assert redacted(uri) == shown
 

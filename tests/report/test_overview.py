@@ -10,9 +10,9 @@ from policygrain.results import StudyResults
 from policygrain.study import parse_study
 
 from ..support.made_up import make_up
+from . import CASES
 
 HEADLINE = {"headline": {"methods": ["grpo", "dapo"]}}
-MANY = {"headline": {"methods": ["grpo", "dapo", "tepo", "mpo"], "vary": {"learning_rate": [1e-4, 2e-4, 4e-4]}}}
 
 
 @pytest.fixture
@@ -27,26 +27,7 @@ def made_up(folder: Path, root: Path, right: dict[str, int], **changes: Any) -> 
     return StudyResults(make_up(study, folder, {"start": 0, **right}))
 
 
-@pytest.mark.parametrize(
-    ("right", "changes", "said"),
-    [
-        ({"tepo": 9}, {}, ["TEPO 75.0 ±", "block ratio, clip − block ratio (rollouts 16 steps old"]),
-        (
-            {"dapo": 9},
-            {"experiments": HEADLINE},
-            [
-                "DAPO − GRPO: +0.0 [",
-                "final accuracy +25.0 [",
-                "whole methods, which differ in clip, aggregation, sampler",
-            ],
-        ),
-        ({"dapo": 9}, {"experiments": MANY}, []),
-        ({}, {"experiments": HEADLINE, "seeds": [0]}, []),
-        ({}, {"experiments": {"mine": {"methods": ["grpo"]}}, "figures": []}, []),
-        ({}, {"experiments": {"headline": {"methods": ["grpo"], "evaluate": False}}}, []),
-    ],
-    ids=["the default study", "two methods", "many arms", "one seed", "no headline", "not evaluated"],
-)
+@pytest.mark.parametrize(("right", "changes", "said"), CASES["screens"].values(), ids=CASES["screens"])
 def test_it_fits_on_a_screen(right, changes, said, folder, root):
     results = made_up(folder, root, right, **changes)
     lines = screen(results).splitlines()
@@ -58,15 +39,7 @@ def test_it_fits_on_a_screen(right, changes, said, folder, root):
         assert [row.arm for row in rows(results)][:5] == ["start", "grpo", "dapo", "tepo", "mpo"]
 
 
-@pytest.mark.parametrize(
-    ("right", "begins"),
-    [
-        ({"grpo": 0, "dapo": 0}, ["No response of any model was ever correct."]),
-        ({"start": 6, "grpo": 6, "dapo": 6}, ["Nothing has learned: "]),
-        ({"start": 6, "grpo": 3, "dapo": 6}, ["Nothing has learned: "]),
-        ({"dapo": 9}, []),
-    ],
-)
+@pytest.mark.parametrize(("right", "begins"), CASES["warnings"])
 def test_a_study_in_which_nothing_was_right_or_learned_says_so_first(right, begins, folder, root):
     results = made_up(folder, root, right, experiments=HEADLINE, evaluation={"greedy": False})
     assert [screen(results).startswith(text) for text in begins] == [True] * len(begins)

@@ -21,29 +21,11 @@ from policygrain.study.runs import Run
 
 from ..support.slurm import Cluster
 
+STUDY = Path(__file__).parents[1] / "support" / "disturbed.yaml"
 STEPS = 16
 TIMEOUT = 900  # seconds; the machine may have other things to do
 DISTURBED = ("cancelled", "requeued")
-# Methods that are the same but for a name, which decides nothing; and one that cannot be trained.
-SAME = ("undisturbed", *DISTURBED, "out_of_time", "interrupted", "on_gpu")
 TWO_NODES = "on_two_nodes+trainer=trl"
-STUDY: dict[str, Any] = {
-    "base": "smoke.yaml",
-    "name": "disturbed",
-    "seeds": [0],
-    "seeds_per_process": 1,
-    "figures": ["dynamics"],
-    "training": {"steps": STEPS, "checkpoint_every": 4},
-    "methods": {"broken": {"base": "grpo", "ratio": "tests.support.slow:broken"}}
-    | {
-        arm: {"base": "grpo", "ratio": {"name": "tests.support.slow:slow", "name_of_run": arm}}
-        for arm in (*SAME, "on_two_nodes")
-    },
-    "experiments": {
-        "headline": {"methods": [*SAME, "broken"]},
-        "two_nodes": {"methods": ["on_two_nodes"], "vary": {"trainer": ["trl"]}},
-    },
-}
 # Where their jobs go: an expression that Snakemake evaluates for each job.
 PLACES = "'gpu' if wildcards.arm == 'on_gpu' else 'cpu'"
 

@@ -23,30 +23,13 @@ from policygrain.files import read_json
 from ..conftest import ROOT
 from ..support.leftovers import swept, with_in_environment
 from ..support.mlflow_store import Store
-from ..support.small import write_study
 
 pytestmark = pytest.mark.release
 
-STUDY: dict[str, Any] = {
-    "base": str(ROOT / "tests/support/every_stage.yaml"),
-    "name": "killed",
-    "seeds_per_process": 2,
-    "training": {"steps": 2, "validate_every": 1},
-    "experiments": {"headline": {"methods": ["dapo", "tepo"]}},
-    "seeds": [0, 1, 2],
-    "evaluation": {"engine": "transformers"},
-    "figures": ["dynamics"],
-}
-KINDS = {
-    "session": "SIGKILL to Snakemake and all jobs",
-    "snakemake": "SIGKILL to Snakemake alone; its jobs go on",
-    "terminate": "SIGTERM to Snakemake",
-    "interrupt": "Ctrl-C",
-    "stopped": "everything is stopped (SIGSTOP), then killed",
-    "second": "a second Snakemake, which must be refused; then everything is killed",
-    "damaged": "everything is killed, and a `done` file is emptied, cut off or replaced",
-    "disk": "the disk is full until Snakemake has ended (on a file system in memory, by root)",
-}
+STUDY = ROOT / "tests/support/killed.yaml"
+# Everything is killed, or stopped and then killed; Snakemake alone is killed, and its jobs go on; Ctrl-C; a second
+# Snakemake is refused; a `done` file is emptied, cut off or replaced; the disk is full until Snakemake ends (by root).
+KINDS = ("session", "stopped", "snakemake", "terminate", "interrupt", "second", "damaged", "disk")
 STILL_RUNNING = b"jobs of an earlier call, which was killed, are still running"
 ALREADY = b"this study is being run already, by process"
 DISK = 600  # MB; jobs ask for 200 before they start
@@ -63,16 +46,15 @@ class Workflow:
     """One study in a folder of its own, called again and again by the same command."""
 
     def __init__(self, folder: Path, mark: dict[str, str]) -> None:
-        self.folder, self.results, self.log = folder, folder / "results" / STUDY["name"], folder / "log"
+        self.folder, self.results, self.log = folder, folder / "results" / "killed", folder / "log"
         self.mark = {"KILLED_IN": f"{folder}/"}
         self.environment = {**os.environ, **mark, **self.mark, "MLFLOW_TRACKING_URI": "", "OMP_NUM_THREADS": "1"}
-        write_study(folder / "study.yaml", STUDY)
         self.log.touch()
 
     def start(self) -> subprocess.Popen[bytes]:
         """`snakemake all`, in a session of its own."""
         command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "2"]
-        command += ["--directory", str(self.folder), "--configfile", str(self.folder / "study.yaml"), "--", "all"]
+        command += ["--directory", str(self.folder), "--configfile", str(STUDY), "--", "all"]
         with self.log.open("ab") as log:
             return subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment, start_new_session=True
@@ -101,13 +83,10 @@ class Workflow:
             time.sleep(2)
         if kind in ("session", "stopped", "second", "damaged"):
             self.signal_all(signal.SIGKILL)
-        elif kind == "snakemake":
-            process.kill()
-        elif kind == "terminate":
-            process.terminate()
-        elif kind == "interrupt":
-            os.killpg(process.pid, signal.SIGINT)
-        if kind == "disk":
+        elif kind != "disk":
+            numbers = {"snakemake": signal.SIGKILL, "terminate": signal.SIGTERM, "interrupt": signal.SIGINT}
+            (os.killpg if kind == "interrupt" else os.kill)(process.pid, numbers[kind])
+        else:
             filler = self.folder / "filler"
             with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
                 while file.write(bytes(2**20)):
@@ -136,7 +115,7 @@ class Workflow:
             name = str(path.relative_to(self.results))
             if path.is_file() and not TIMES.search(name):
                 found[name] = record(path) if path.suffix == ".json" else digests.of_file(path)
-        store = Store(f"sqlite:///{self.results.parent}/mlflow.db", STUDY["name"])
+        store = Store(f"sqlite:///{self.results.parent}/mlflow.db", "killed")
         for name, run in store.runs.items():
             metrics = [metric for metric in run.data.metrics if not OF_THE_MACHINE.search(metric)]
             curves = {metric: sorted(store.curve(name, metric)) for metric in metrics}

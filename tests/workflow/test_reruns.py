@@ -15,20 +15,20 @@ from policygrain.errors import UserError
 from policygrain.merging import merge
 from policygrain.study import parse_study
 
-from ..commands.test_jobs import LIST
+from ..commands import CASES
 from ..support.files import write_lines
 from ..support.small import write_study
 from ..support.snakemake import call, outputs, planned, snakemake
 
 pytestmark = pytest.mark.slow
 
-DRAWN = LIST["drawn"]
+DRAWN = CASES["drawn"]
 EVERY_MODEL = {"train": 4, "evaluate": 1, **DRAWN}
 INJECTION = "$(touch x)"
 
 
 class Study:
-    """The study of commands/changes.yaml in a folder of its own; each method changes its file or its results."""
+    """The study of commands/cases.yaml in a folder of its own; each method changes its file or its results."""
 
     def __init__(self, root: Path, folder: Path, **changes: object) -> None:
         self.root, self.folder, self.results = root, folder, folder / "results" / "smoke"
@@ -37,7 +37,7 @@ class Study:
 
     def change(self, **changes: object) -> None:
         base = {"base": str(self.root / "tests/support/every_stage.yaml")}
-        write_study(self.file, merge(LIST["finished"] | base, changes))
+        write_study(self.file, merge(CASES["finished"] | base, changes))
 
     def finish(self) -> None:
         """Make the files that its jobs declare; nothing reads what is in them."""
@@ -185,4 +185,4 @@ def test_values_of_a_study_are_words_of_the_command_line_that_no_shell_runs(root
 def test_names_that_are_no_words_are_refused(name, in_root):
     """As the Snakefile reads a study."""
     with pytest.raises(UserError, match="name: "):
-        parse_study(LIST["finished"] | {"name": name}, Path("study.yaml"))
+        parse_study(CASES["finished"] | {"name": name}, Path("study.yaml"))

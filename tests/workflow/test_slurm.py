@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +23,6 @@ from policygrain.study import load_study
 from ..support.leftovers import with_in_environment
 from ..support.mlflow_store import Store
 from ..support.slurm import GPUS_PER_NODE, NODES
-from ..support.small import write_study
 from ..support.snakemake import copy_checkout
 from .slurm_user import DISTURBED, PLACES, STEPS, STUDY, TIMEOUT, TWO_NODES, User
 
@@ -34,7 +34,7 @@ def user(cluster, root, tmp_path_factory):
     """A copy of the tree, with the studies above; of the profile only the pause between two looks is shortened."""
     home = tmp_path_factory.mktemp("login") / "policygrain"
     copy_checkout(root, home)
-    write_study(home / "studies" / "disturbed.yaml", STUDY)
+    shutil.copy(STUDY, home / "studies")
     profile = home / "slurm" / "config.yaml"
     text, count = re.subn(r"(before-status-checks:) \d+", r"\1 1", profile.read_text())
     assert count == 1

@@ -1,9 +1,6 @@
 """Benchmark problems among the training prompts: exact and near duplicates."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
@@ -21,7 +18,7 @@ def problem(identity: object, text: str) -> Problem:
     return Problem(str(identity), text, "0", "made up")
 
 
-def test_words_and_numbers_are_compared_without_layout() -> None:
+def test_words_and_numbers_are_compared_without_layout():
     assert contamination.tokens(r"Let $x^2 \ge \dfrac{12}{\sqrt{y}}$.") == ["let", "x", "2", "ge", "12", "sqrt", "y"]
     assert contamination.tokens("设\\left(a\\right)为") == ["设", "a", "为"]
     a = problem("a", r"Find $\frac{1}{2}$ of THE sum, please!")
@@ -32,7 +29,7 @@ def test_words_and_numbers_are_compared_without_layout() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(st.sampled_from("abcdefghijklmnopq"), max_size=14), min_size=2, max_size=24))
 @example([list("abcdefghij")] * 3 + [list("abcdefgh"), list("abcdefg"), list("jihgfedcba")])
-def test_every_near_pair_is_found(texts: list[list[str]]) -> None:
+def test_every_near_pair_is_found(texts):
     """As by comparing all pairs: from 8 words and a similarity of 0.8 on. Texts without words have no duplicates."""
     half = len(texts) // 2
     train = [problem(i, " ".join(text)) for i, text in enumerate(texts[:half])]
@@ -53,7 +50,7 @@ TITLES = {"dapo_math_17k": "DAPO-Math-17k", "math_train": "MATH's training split
 
 @pytest.mark.release
 @pytest.mark.parametrize("training", TITLES)
-def test_the_overlaps_that_the_registered_sets_mention_are_those_found(training: str, benchmarks_folder: Path) -> None:
+def test_the_overlaps_that_the_registered_sets_mention_are_those_found(training, benchmarks_folder):
     index = contamination.TrainingIndex(load(training, benchmarks_folder))
     for of in (SETS[name] for name in RECORDED if SETS[name].n):
         found = len({pair.benchmark for pair in index.overlaps(load(of.name, benchmarks_folder))})

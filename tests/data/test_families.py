@@ -1,7 +1,5 @@
 """Synthetic families: right answers, disjoint splits, demonstrations."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import re
@@ -56,7 +54,7 @@ def solve(question: str) -> int:
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10**6), level=st.integers(1, 15))
-def test_answers_are_right(family: str, seed: int, level: int) -> None:
+def test_answers_are_right(family, seed, level):
     question, steps, answer = FAMILIES[family](random.Random(seed), level, Demonstrator(random.Random(0)))
     assert int(answer) == solve(question)
     # Before the last step the answer is already found: the final line repeats the scratchpad's result.
@@ -64,7 +62,7 @@ def test_answers_are_right(family: str, seed: int, level: int) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_several_hundred_held_out_problems_of_a_seed_have_the_promised_length(family: str) -> None:
+def test_several_hundred_held_out_problems_of_a_seed_have_the_promised_length(family):
     test = generate(family, "test", 300, seed=1)
     assert len({p.problem for p in test}) == 300
     assert generate(family, "test", 300, seed=1) == test != generate(family, "test", 300, seed=2)
@@ -75,13 +73,13 @@ def test_several_hundred_held_out_problems_of_a_seed_have_the_promised_length(fa
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_splits_are_disjoint_for_all_seeds(family: str) -> None:
+def test_splits_are_disjoint_for_all_seeds(family):
     splits = ("train", "validation", "test")
     questions = [{p.problem for p in generate(family, split, 200, seed)} for seed, split in enumerate(splits)]
     assert len(set().union(*questions)) == sum(map(len, questions))
 
 
-def test_demonstrations_have_training_questions_and_both_kinds_of_response() -> None:
+def test_demonstrations_have_training_questions_and_both_kinds_of_response():
     stream = demonstrations(list(FAMILIES), "0", error_rate=0.1, direct_share=0.6)
     shown = [next(stream) for _ in range(1000)]
     assert all(split_of(question) == "train" for question, _ in shown)
@@ -94,7 +92,7 @@ def test_demonstrations_have_training_questions_and_both_kinds_of_response() -> 
     assert 0.3 < sum(r for r, d in zip(right, direct, strict=True) if not d) / (1000 - sum(direct)) < 0.9
 
 
-def test_levels_of_problems_and_demonstrations_are_those_asked_for() -> None:
+def test_levels_of_problems_and_demonstrations_are_those_asked_for():
     problems = generate("largest", "train", 30, seed=1, levels=[12, 14])
     assert {len(p.problem.split()) for p in problems} == {28, 32}
     shown = itertools.islice(demonstrations(["largest"], "0", 0.0, 0.0, levels=[13]), 20)

@@ -1,7 +1,5 @@
 """Fetching from a mirror on this machine, and checking what is there."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable
@@ -26,7 +24,7 @@ Publish = Callable[[ProblemSet, bytes], Path]
 
 
 @pytest.fixture
-def publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Publish:
+def publish(tmp_path, monkeypatch):
     """Put the file of a set into the mirror."""
     monkeypatch.setenv("POLICYGRAIN_MIRROR", f"file://{tmp_path}/mirror/")
 
@@ -39,7 +37,7 @@ def publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Publish:
     return write
 
 
-def test_a_set_is_fetched_once(publish: Publish, tmp_path: Path) -> None:
+def test_a_set_is_fetched_once(publish, tmp_path):
     published, folder = publish(made_up(), SOURCE), tmp_path / "new" / "folder"
     assert fetch(made_up(), folder).endswith("made_up.jsonl: 300 problems")
     problems = read_problems(folder / "made_up.jsonl")
@@ -63,16 +61,14 @@ REFUSED: list[tuple[ProblemSet, bytes, str]] = [
 
 
 @pytest.mark.parametrize(("of", "content", "message"), REFUSED, ids=[message for *_, message in REFUSED])
-def test_what_is_not_the_pinned_set_is_refused_and_leaves_nothing(
-    of: ProblemSet, content: bytes, message: str, publish: Publish, tmp_path: Path
-) -> None:
+def test_what_is_not_the_pinned_set_is_refused_and_leaves_nothing(of, content, message, publish, tmp_path):
     publish(of, content)
     with pytest.raises(UserError, match=message):
         fetch(of, tmp_path / "folder")
     assert not (tmp_path / "folder").exists()
 
 
-def test_a_missing_file_and_an_unreachable_server(publish: Publish, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_file_and_an_unreachable_server(publish, monkeypatch):
     with pytest.raises(UserError, match=r"made_up: file:.*cannot be fetched: .*No such file"):
         fetch(made_up(), Path("nowhere"))
     monkeypatch.setenv("POLICYGRAIN_MIRROR", "http://127.0.0.1:1")
@@ -80,7 +76,7 @@ def test_a_missing_file_and_an_unreachable_server(publish: Publish, monkeypatch:
         fetch(made_up(), Path("nowhere"))
 
 
-def test_a_wrong_file_is_not_overwritten(publish: Publish, tmp_path: Path) -> None:
+def test_a_wrong_file_is_not_overwritten(publish, tmp_path):
     publish(made_up(), SOURCE)
     (tmp_path / "made_up.jsonl").write_text('{"id": 1, "problem": "1+1", "answer": "2"}\n')
     with pytest.raises(UserError, match=r"1 problems instead of 300.*not overwritten"):
@@ -88,7 +84,7 @@ def test_a_wrong_file_is_not_overwritten(publish: Publish, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("write", ["to_parquet", "to_json"])
-def test_files_of_a_dataset_on_the_hub_are_joined(write: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_a_dataset_on_the_hub_are_joined(write, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", f"file://{tmp_path}")
     files = {f"{i}.{write.removeprefix('to_')}": ROWS[i : i + 100] for i in (0, 100, 200)}
     folder = tmp_path / "datasets" / "some" / "where" / "resolve" / "abc"
@@ -100,9 +96,7 @@ def test_files_of_a_dataset_on_the_hub_are_joined(write: str, tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("name", ["gsm8k_train", "aime25"])
-def test_fetching_a_published_file_rebuilt_byte_for_byte(
-    name: str, publish: Publish, tmp_path: Path, benchmarks_folder: Path
-) -> None:
+def test_fetching_a_published_file_rebuilt_byte_for_byte(name, publish, tmp_path, benchmarks_folder):
     """Recorded files that contain all columns of their source: the source is rebuilt and has the pinned blob id."""
     rows = raw(benchmarks_folder, f"{name}.jsonl")
     publish(SETS[name], "".join(json.dumps(row) + "\n" for row in PUBLISHED[name](rows)).encode())
@@ -112,7 +106,7 @@ def test_fetching_a_published_file_rebuilt_byte_for_byte(
 
 
 @pytest.mark.parametrize("name", CODE)
-def test_fetching_programs(name: str, publish: Publish, tmp_path: Path, benchmarks_folder: Path) -> None:
+def test_fetching_programs(name, publish, tmp_path, benchmarks_folder):
     published = benchmarks_folder / "code" / Path(SETS[name].github).name
     if not published.exists():
         pytest.skip(f"{published} is not there")
@@ -124,7 +118,7 @@ def test_fetching_programs(name: str, publish: Publish, tmp_path: Path, benchmar
     assert {i: s for i, s in seconds.items() if s is not None} == SETS[name].seconds
 
 
-def test_check_names_each_fault(tmp_path: Path) -> None:
+def test_check_names_each_fault(tmp_path):
     one, two = {"id": 1, "problem": "1+1", "answer": "2"}, {"id": 2, "problem": "2+2", "answer": "4"}
     of = made_up(count=2, digest=set_files.content_digest([one, two]), list_answer="several")
 
@@ -143,9 +137,7 @@ def test_check_names_each_fault(tmp_path: Path) -> None:
     assert set_files.check(of, tmp_path) == [f"{tmp_path}/made_up.jsonl: 2 rows have no column 'several'"]
 
 
-def test_list_fetch_and_check_on_the_command_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_list_fetch_and_check_on_the_command_line(tmp_path, capsys, monkeypatch):
     def run(*words: str) -> tuple[int, str]:
         return main(["data", *words]), "".join(capsys.readouterr())
 

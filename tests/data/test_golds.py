@@ -1,7 +1,5 @@
 """Checks of a user's own problems with tests, before anything is spent."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -40,7 +38,7 @@ def write(path: Path, *names: str) -> None:
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_what_is_wrong_with_tests_is_said(name: str, tmp_path: Path) -> None:
+def test_what_is_wrong_with_tests_is_said(name, tmp_path):
     write(path := tmp_path / "own.jsonl", name)
     if SAID[name][2]:
         with pytest.raises(UserError) as caught:
@@ -50,7 +48,7 @@ def test_what_is_wrong_with_tests_is_said(name: str, tmp_path: Path) -> None:
         check_golds([path], "numeric")
 
 
-def test_the_command_that_checks_data_says_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_that_checks_data_says_it_too(tmp_path, capsys):
     write(tmp_path / "own.jsonl", "a check", "no assertion", "allclose")
     assert main(["data", "check", "own.jsonl", "--root", str(tmp_path)]) == 2
     said = capsys.readouterr().err

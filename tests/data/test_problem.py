@@ -1,9 +1,5 @@
 """A user's own problem files: how lines are read, and what `policygrain data check` says about a file."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from policygrain.cli import main
@@ -16,7 +12,7 @@ from ..support.files import write_lines
 GOOD = '{"id": "own-1", "problem": "1+1", "answer": "2"}'
 
 
-def test_keys_that_say_how_answers_are_compared_and_null_for_a_missing_key(tmp_path: Path) -> None:
+def test_keys_that_say_how_answers_are_compared_and_null_for_a_missing_key(tmp_path):
     path = tmp_path / "own.jsonl"
     line = '{"id": null, "problem": "p", "answer": 0, "source": null, "steps": null, "list_answer": true, '
     path.write_text(f'{line}"absolute_tolerance": 0.1}}\n' * 2)
@@ -41,7 +37,7 @@ def test_keys_that_say_how_answers_are_compared_and_null_for_a_missing_key(tmp_p
         (r'{"problem": "1", "answer": "\udfff"}', "contains half a character"),
     ],
 )
-def test_a_line_that_is_no_problem_is_named(line: str, message: str, tmp_path: Path) -> None:
+def test_a_line_that_is_no_problem_is_named(line, message, tmp_path):
     path = tmp_path / "set.jsonl"
     path.write_text(f"{GOOD}\n{line}\n")
     with pytest.raises(UserError, match=rf"set\.jsonl, line 2: {message}"):
@@ -59,7 +55,7 @@ REPORTED: dict[str, tuple[list[str], int, str]] = {
 
 
 @pytest.mark.parametrize("name", REPORTED)
-def test_own_answers(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_own_answers(name, tmp_path, capsys):
     golds, code, says = REPORTED[name]
     rows = [{"problem": f"problem {i % 3}", "answer": gold} for i, gold in enumerate(golds)]
     write_lines(tmp_path / "own.jsonl", rows)
@@ -69,7 +65,7 @@ def test_own_answers(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize("name", ["own.parquet", "own.json", "own.csv"])
-def test_other_formats_are_refused(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_formats_are_refused(name, tmp_path, capsys):
     (tmp_path / name).touch()
     assert main(["data", "check", name, "--root", str(tmp_path)]) == 2
     assert ".jsonl" in capsys.readouterr().err

@@ -1,8 +1,5 @@
 """The prompt renderer."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +14,7 @@ from policygrain.study.schema import Prompt
 from ..support.problem_sets import SEVEN
 
 
-def test_rendered_prompts_of_the_seven_benchmarks_decode_to_their_text(benchmarks_folder: Path) -> None:
+def test_rendered_prompts_of_the_seven_benchmarks_decode_to_their_text(benchmarks_folder):
     problems = {name: load(name, benchmarks_folder) for name in SEVEN}
     tokenizer = bpe_tokenizer([p.problem for p in problems["math500"][:100]], 512)
     renderer = PromptRenderer(tokenizer, Prompt(template="{problem}\nPut the final answer in \\boxed{}.\n"))
@@ -43,9 +40,7 @@ REPORTED: list[tuple[str, str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("template", "system", "arguments", "prompt"), REPORTED)
-def test_chat_templates_with_and_without_a_system_role(
-    template: str, system: str, arguments: dict[str, Any], prompt: str
-) -> None:
+def test_chat_templates_with_and_without_a_system_role(template, system, arguments, prompt):
     tokenizer = character_tokenizer()
     tokenizer.chat_template = template
     settings = Prompt(template="{problem}", chat=True, system=system, chat_template_kwargs=arguments)
@@ -58,14 +53,14 @@ def test_chat_templates_with_and_without_a_system_role(
 @pytest.mark.parametrize(
     ("template", "says"), [(None, r"prompt\.chat"), ("{{ raise_exception('never') }}", "cannot be used: never")]
 )
-def test_a_chat_template_that_is_missing_or_refuses_every_message_is_said(template: str | None, says: str) -> None:
+def test_a_chat_template_that_is_missing_or_refuses_every_message_is_said(template, says):
     tokenizer = character_tokenizer()
     tokenizer.chat_template = template
     with pytest.raises(UserError, match=says):
         PromptRenderer(tokenizer, Prompt(chat=True)).text("1+1")
 
 
-def test_prompts_begin_as_the_tokenizer_begins_texts() -> None:
+def test_prompts_begin_as_the_tokenizer_begins_texts():
     """With the beginning-of-sequence token where it adds one, and without the end that some add."""
 
     plain = PromptRenderer(character_tokenizer(), Prompt(template="{problem}"))

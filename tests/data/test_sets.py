@@ -1,10 +1,7 @@
 """The registered problem sets: what is pinned, and the problems that each makes of published rows."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +20,7 @@ NEVER_SEEN = ("math", "omni_math")  # sets whose files nobody could read here
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_each_set_is_pinned_and_sampled_as_in_the_published_studies(name: str) -> None:
+def test_each_set_is_pinned_and_sampled_as_in_the_published_studies(name):
     """2505.22617: AIME and AMC avg@32 at temperature 0.6, the others greedy."""
     of = SETS[name]
     assert re.fullmatch(r"[\w.-]+/[\w.-]+/[0-9a-f]{40}(/.+)?", of.github or of.hub) and not (of.github and of.hub)
@@ -33,7 +30,7 @@ def test_each_set_is_pinned_and_sampled_as_in_the_published_studies(name: str) -
     assert protocol(name) == ({} if name in TRAINING else {**sampling, "top_p": 1.0})
 
 
-def test_names_and_files_are_unique() -> None:
+def test_names_and_files_are_unique():
     assert {*RECORDED, *CODE, *NEVER_SEEN} == set(SETS) and not set(SETS) & set(FAMILIES)
     files = [file for of in SETS.values() for file in of.files]
     assert len(files) == len(set(files))
@@ -90,7 +87,7 @@ PUBLISHED: dict[str, Published] = {
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_problems_of_published_rows_are_the_recorded_ones(name: str, benchmarks_folder: Path) -> None:
+def test_problems_of_published_rows_are_the_recorded_ones(name, benchmarks_folder):
     path = set_files.find(SETS[name], benchmarks_folder)
     assert path is not None and set_files.check(SETS[name], benchmarks_folder) == []
     rows = raw(benchmarks_folder, path.name)
@@ -100,7 +97,7 @@ def test_problems_of_published_rows_are_the_recorded_ones(name: str, benchmarks_
     assert [p.answer.strip() for p in problems] == [row["answer"].strip() for row in rows]
 
 
-def test_copies_whose_answers_differ_are_left_out() -> None:
+def test_copies_whose_answers_differ_are_left_out():
     texts = [("$1+1$", "2"), ("$2+2$", "4"), (r"\(1 + 1\)", "3"), ("3+3", "6"), ("2 + 2", "4")]
     rows = [{"prompt": [{"content": text}], "reward_model": {"ground_truth": gold}} for text, gold in texts]
     assert [(p.id, p.answer) for p in dapo_math_17k.problems(rows)] == [("dapo-00001", "4"), ("dapo-00003", "6")]
@@ -117,7 +114,7 @@ def test_copies_whose_answers_differ_are_left_out() -> None:
         (r"\boxed", ""),
     ],
 )
-def test_the_last_box_is_the_answer(solution: str, answer: str) -> None:
+def test_the_last_box_is_the_answer(solution, answer):
     assert last_boxed(solution) == answer
 
 
@@ -137,7 +134,7 @@ LISTS = st.recursive(
 
 @settings(max_examples=300)
 @given(LISTS, LISTS)
-def test_floats_are_compared_after_type_and_shape(out: Any, exp: Any) -> None:
+def test_floats_are_compared_after_type_and_shape(out, exp):
     """np.allclose([], exp) is true. Inner lists and tuples are the same to NumPy."""
 
     def lists(value: Any) -> Any:

@@ -1,9 +1,6 @@
 """A study's problems: registered sets, files and synthetic families, written with their contamination."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +15,7 @@ from ..support.problem_sets import study_with
 from ..support.small import SMALL, small_study
 
 
-def test_a_missing_or_wrong_set_stops_a_study_before_anything_is_spent(tmp_path: Path) -> None:
+def test_a_missing_or_wrong_set_stops_a_study_before_anything_is_spent(tmp_path):
     benchmarks: list[dict[str, object]] = [{"name": "m", "source": "math500"}]
     with pytest.raises(
         UserError, match=rf"evaluation\.benchmarks\[0\]\.source: .*policygrain data fetch math500 --root {tmp_path}"
@@ -35,9 +32,7 @@ def test_a_missing_or_wrong_set_stops_a_study_before_anything_is_spent(tmp_path:
     assert [path.name for path in tmp_path.iterdir()] == ["math500.jsonl"], "nothing was written"
 
 
-def test_sources_are_looked_for_in_the_folder_of_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sources_are_looked_for_in_the_folder_of_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("POLICYGRAIN_DATA", str(tmp_path))
     study = small_study(data={"train": ["own.jsonl"]}, model={"warm_start": {"steps": 0}})
     with pytest.raises(UserError, match=rf"data\.train\[0\]: {tmp_path}/own\.jsonl: no such dataset file"):
@@ -46,7 +41,7 @@ def test_sources_are_looked_for_in_the_folder_of_the_environment(
     check_sources(study)
 
 
-def test_registered_sets_in_a_study(benchmarks_folder: Path, tmp_path: Path) -> None:
+def test_registered_sets_in_a_study(benchmarks_folder, tmp_path):
     names = ["minerva", "olympiadbench", "amc23", "omni_math_rule"]
     benchmarks: list[dict[str, object]] = [{"name": name, "source": name} for name in names]
     study = study_with(
@@ -65,14 +60,14 @@ def test_registered_sets_in_a_study(benchmarks_folder: Path, tmp_path: Path) -> 
     assert set(json.loads((tmp_path / "contamination.json").read_text())["overlaps"]) == {*names, "few"}
 
 
-def test_synthetic_splits_are_not_compared(tmp_path: Path) -> None:
+def test_synthetic_splits_are_not_compared(tmp_path):
     """They share no question by construction, but many of their words."""
     prepare(small_study(), DataFolder(tmp_path))
     assert json.loads((tmp_path / "contamination.json").read_text())["overlaps"] == {"count": []}
     assert contaminated(DataFolder(tmp_path), "count") == set()
 
 
-def test_contamination_of_files_is_written_with_the_data(tmp_path: Path) -> None:
+def test_contamination_of_files_is_written_with_the_data(tmp_path):
     texts = [f"How many ways are there to place {i} rooks on a board of side {i * i} apart?" for i in range(40)]
     write_lines(tmp_path / "train.jsonl", [{"id": "same", "problem": text, "answer": "1"} for text in texts])
     new = "Name the smallest prime that has seven digits, all of them odd."

@@ -1,9 +1,6 @@
 """Answers that look right and are wrong, right ones that look different, and answers of public bug reports."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,13 +22,13 @@ def options(case: dict[str, Any]) -> Options:
     return Options(**{name: case[name] for name in case.keys() - {"kind", "gold", "answer", "expected"}})
 
 
-def test_there_are_enough_cases_and_none_twice() -> None:
+def test_there_are_enough_cases_and_none_twice():
     assert len({(c["gold"], c["answer"], options(c)) for c in ADVERSARIAL}) == len(ADVERSARIAL)
     assert sum(c["expected"] == "wrong" for c in ADVERSARIAL) >= 300
 
 
 @pytest.mark.parametrize("kind", sorted({c["kind"] for c in ADVERSARIAL}))
-def test_adversarial_answers(grader: MathGrader, kind: str) -> None:
+def test_adversarial_answers(grader, kind):
     cases = [c for c in ADVERSARIAL if c["kind"] == kind]
     outcomes = grader.compare([c["gold"] for c in cases], [c["answer"] for c in cases], [options(c) for c in cases])
     different = [
@@ -43,7 +40,7 @@ def test_adversarial_answers(grader: MathGrader, kind: str) -> None:
 
 
 @pytest.mark.parametrize("extraction", sorted({case.get("extraction", "boxed") for case in REPORTED}))
-def test_reported_answers(extraction: str, tmp_path: Path) -> None:
+def test_reported_answers(extraction, tmp_path):
     """All in one file for each protocol, as `policygrain grade` reads them."""
     cases = [case for case in REPORTED if case.get("extraction", "boxed") == extraction]
     file, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
@@ -67,7 +64,7 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize("name", ["gsm8k_examples", "grader_cases_hendrycks", "grader_cases_lighteval"])
-def test_agreement_with_graded_cases(grader: MathGrader, benchmarks_folder: Path, name: str) -> None:
+def test_agreement_with_graded_cases(grader, benchmarks_folder, name):
     file = benchmarks_folder.parent / "grader_cases" / f"{name}.jsonl"
     if not file.exists():
         pytest.skip(f"no graded cases: {file}")
@@ -81,7 +78,7 @@ def test_agreement_with_graded_cases(grader: MathGrader, benchmarks_folder: Path
 
 
 @pytest.mark.release
-def test_gold_answers_are_right(grader: MathGrader, benchmarks_folder: Path) -> None:
+def test_gold_answers_are_right(grader, benchmarks_folder):
     rows = [row for file in sorted(benchmarks_folder.glob("*.jsonl")) for row in read(file)]
     golds = [row["answer"] for row in rows]
     assert set(grader.compare(golds, [boxed(gold) or gold for gold in golds])) == {"correct"}

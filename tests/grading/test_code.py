@@ -1,9 +1,6 @@
 """The code grader: programs in responses, and programs that want to pass without solving anything."""
 
-from __future__ import annotations
-
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,13 +29,13 @@ CASES = read("programs.jsonl")
 
 
 @pytest.fixture(scope="module")
-def grader(bubblewrap: None) -> Iterator[CodeGrader]:
+def grader(bubblewrap):
     with CodeGrader(workers=2, seconds=2.0, mib=512) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def hasty(bubblewrap: None) -> Iterator[CodeGrader]:
+def hasty(bubblewrap):
     """For programs and tests that take any time that they are given."""
     with CodeGrader(workers=1, seconds=0.3, mib=512) as found:
         yield found
@@ -49,15 +46,13 @@ def named(*kinds: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("case", named("right", "wrong"))
-def test_what_solves_the_problem_passes_and_nothing_else(
-    case: dict[str, Any], grader: CodeGrader, hasty: CodeGrader
-) -> None:
+def test_what_solves_the_problem_passes_and_nothing_else(case, grader, hasty):
     used = hasty if case["outcome"] == ["timeout"] else grader
     assert used.grade([""], [case["response"]], DOUBLE) == case["outcome"]
 
 
 @pytest.mark.parametrize("case", named("unusual", "caught"))
-def test_tests_that_end_in_any_way_are_a_grade(case: dict[str, Any], hasty: CodeGrader) -> None:
+def test_tests_that_end_in_any_way_are_a_grade(case, hasty):
     """And the programs after it are graded as ever."""
     options = Options(tests=case["tests"], entry_point="double")
     began = time.monotonic()
@@ -65,30 +60,30 @@ def test_tests_that_end_in_any_way_are_a_grade(case: dict[str, Any], hasty: Code
     assert first in case["outcome"] and others == ["incorrect", "correct"] and time.monotonic() - began < 60
 
 
-def test_outcomes_are_in_the_order_of_the_responses(grader: CodeGrader) -> None:
+def test_outcomes_are_in_the_order_of_the_responses(grader):
     answers = [RIGHT, WRONG, "", "    return 2 * x\n"] * 4
     assert grader.grade([""] * 16, answers, DOUBLE) == ["correct", "incorrect", "unparsable", "correct"] * 4
 
 
-def test_what_tests_change_does_not_reach_those_of_another_program(grader: CodeGrader) -> None:
+def test_what_tests_change_does_not_reach_those_of_another_program(grader):
     tests = "import builtins\nassert not hasattr(builtins, 'seen')\nbuiltins.seen = True\nassert double(2) == 4"
     assert grader.grade([""] * 6, [RIGHT] * 6, Options(tests=tests, entry_point="double")) == ["correct"] * 6
 
 
 @pytest.mark.parametrize("case", named("never"))
-def test_tests_that_do_not_call_the_function_are_no_grade(case: dict[str, Any], grader: CodeGrader) -> None:
+def test_tests_that_do_not_call_the_function_are_no_grade(case, grader):
     wrong = Options(tests=case["tests"], entry_point="double")
     with pytest.raises(UserError, match=f"q-2: {case['says']}"):
         grader.grade([""] * 2, [RIGHT] * 2, [DOUBLE, wrong], ["q-1", "q-2"])
 
 
-def test_a_child_of_the_tests_does_not_end_the_program(grader: CodeGrader) -> None:
+def test_a_child_of_the_tests_does_not_end_the_program(grader):
     tests = "import os\nchild = os.fork()\nif child:\n    os.waitpid(child, 0)\n    assert double(2) == 4"
     assert grader.grade([""], [RIGHT], Options(tests=tests, entry_point="double")) == ["correct"]
 
 
 @pytest.mark.usefixtures("bubblewrap")
-def test_a_study_may_have_both_kinds_of_problems(grader: CodeGrader) -> None:
+def test_a_study_may_have_both_kinds_of_problems(grader):
     with open_grader("numeric", tests=True) as both:
         assert both.name.startswith(f"{NumericGrader().name}; code-5 ({isolation()}, ")
         found = both.grade(["7", "", "8"], ["\\boxed{7}", RIGHT, "\\boxed{7}"], [Options(), DOUBLE, Options()])
@@ -98,7 +93,7 @@ def test_a_study_may_have_both_kinds_of_problems(grader: CodeGrader) -> None:
         grader.grade([""], ["x"], Options(), ["q-7"])
 
 
-def test_code_before_the_function_comes_before_a_program_too() -> None:
+def test_code_before_the_function_comes_before_a_program_too():
     assert program_of("def double(x): return x", DOUBLE) == f"{DOUBLE.setup}\ndef double(x): return x\n"
     completed = program_of("    return x\n\nprint(double(2))", DOUBLE)
     assert completed == f"{DOUBLE.setup}\n{DOUBLE.signature}    return x\n\n"
@@ -115,7 +110,7 @@ def wrong(program: str, name: str) -> str:
 
 @pytest.mark.release
 @pytest.mark.parametrize("name", CODE)
-def test_every_solution_passes_and_a_changed_one_fails(name: str, benchmarks_folder: Path, grader: CodeGrader) -> None:
+def test_every_solution_passes_and_a_changed_one_fails(name, benchmarks_folder, grader):
     file = benchmarks_folder / "code" / Path(SETS[name].github).name
     if not file.exists():
         pytest.skip(f"{file} is not there")

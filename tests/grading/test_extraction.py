@@ -1,7 +1,5 @@
 """Extraction of answers from responses."""
 
-from __future__ import annotations
-
 import time
 
 import pytest
@@ -19,14 +17,14 @@ CASES = read("responses.jsonl")
 
 
 @pytest.mark.parametrize("protocol", sorted({case["protocol"] for case in CASES}))
-def test_answers_of_responses(protocol: str) -> None:
+def test_answers_of_responses(protocol):
     cases = [case for case in CASES if case["protocol"] == protocol]
     found = [extract(case["response"], protocol, case.get("list_answer", False)) for case in cases]
     assert [(c, f) for c, f in zip(cases, found, strict=True) if f != c["answer"]] == []
 
 
 @given(st.lists(st.sampled_from(["\\boxed{", "{", "}", "a", "\\boxed"]), max_size=12).map("".join))
-def test_the_last_complete_box(text: str) -> None:
+def test_the_last_complete_box(text):
     """As the definition says it, in quadratic time; a response that ends in a box has no answer."""
     found = None
     for start in (i for i in range(len(text)) if text.startswith("\\boxed{", i)):
@@ -43,7 +41,7 @@ PIECES = ["\\boxed{", "\\boxed{1}", "{", "}", "boxed", "Answer:", "$", "1", "-",
 
 
 @pytest.mark.parametrize("protocol", sorted({case["protocol"] for case in CASES}))
-def test_extraction_is_linear(protocol: str) -> None:
+def test_extraction_is_linear(protocol):
     for piece in PIECES:
         begin = time.monotonic()
         extract(piece * 50_000, protocol)
@@ -51,6 +49,6 @@ def test_extraction_is_linear(protocol: str) -> None:
         assert time.monotonic() - begin < 10, piece
 
 
-def test_an_unknown_protocol_is_an_error() -> None:
+def test_an_unknown_protocol_is_an_error():
     with pytest.raises(UserError, match="Did you mean 'boxed'"):
         extract("5", "box")

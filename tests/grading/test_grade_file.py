@@ -1,7 +1,5 @@
 """Grading of files of answers."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -26,7 +24,7 @@ def statuses(folder: Path, grader: MathGrader, rows: list[dict[str, Any]], stric
     return found
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(tmp_path, capsys):
     rows = [
         {"gold": "1/2", "prediction": "\\frac12", "note": "é", "id": 3},
         {"gold": 2, "completion": "\\boxed{1} \\boxed{2} 3"},
@@ -58,7 +56,7 @@ BAD += [f'{{"gold": "1", "prediction": {"1" * 5000}}}']
 
 
 @pytest.mark.parametrize("line", BAD, ids=range(len(BAD)))
-def test_a_bad_line_is_named(tmp_path: Path, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_line_is_named(tmp_path, line, capsys):
     file = tmp_path / "answers.jsonl"
     file.write_bytes(b'{"gold": "1", "prediction": "1"}\n' + line.encode("latin-1") + b"\n")
     assert main(["grade", str(file), "--out", str(tmp_path / "graded.jsonl")]) == 2
@@ -66,9 +64,7 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, capsys: pytest.CaptureFi
     assert not (tmp_path / "graded.jsonl").exists()
 
 
-def test_nesting_at_the_limit_of_the_reader_or_of_the_writer_is_an_error_of_the_line(
-    tmp_path: Path, grader: MathGrader
-) -> None:
+def test_nesting_at_the_limit_of_the_reader_or_of_the_writer_is_an_error_of_the_line(tmp_path, grader):
     file, out = tmp_path / "answers.jsonl", tmp_path / "graded.jsonl"
     for depth in range(sys.getrecursionlimit() - 120, sys.getrecursionlimit() + 20, 10):
         file.write_text(f'{{"gold": "1", "prediction": "1", "x": {"[" * depth}{"]" * depth}}}\n')
@@ -78,7 +74,7 @@ def test_nesting_at_the_limit_of_the_reader_or_of_the_writer_is_an_error_of_the_
             assert f"{file}, line 1: " in str(error) and "recursion" in str(error)
 
 
-def test_an_unreadable_gold_answer_ends_nothing_but_its_line(tmp_path: Path, grader: MathGrader) -> None:
+def test_an_unreadable_gold_answer_ends_nothing_but_its_line(tmp_path, grader):
     rows = [
         {"gold": "2", "prediction": "2"},
         {"gold": "np.arcsin(10/13)", "prediction": "2"},
@@ -105,9 +101,7 @@ def test_an_unreadable_gold_answer_ends_nothing_but_its_line(tmp_path: Path, gra
         (["--out", "empty.jsonl/graded.jsonl"], "empty.jsonl: cannot be written: "),
     ],
 )
-def test_a_mistake_is_one_line(
-    options: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_is_one_line(options, says, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("empty.jsonl").write_text("\n")
     assert main(["grade", "empty.jsonl", "--out", "graded.jsonl", *options]) == 2

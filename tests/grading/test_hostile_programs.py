@@ -1,7 +1,5 @@
 """Programs that try to get out of the sandbox or to take more than they are given: what happens, and what is left."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os
@@ -11,7 +9,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -45,27 +42,27 @@ def having(field: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", having("ends"))
-def test_it_gets_nothing(name: str) -> None:
+def test_it_gets_nothing(name):
     with pytest.raises((Exception, TimeLimit)) as caught:
         call(HOSTILE[name]["program"])
     assert re.match(HOSTILE[name]["ends"], f"{caught.type.__name__}: {caught.value}")
 
 
 @pytest.mark.parametrize("name", having("between"))
-def test_it_gets_no_more_than_its_limits(name: str) -> None:
+def test_it_gets_no_more_than_its_limits(name):
     low, high = HOSTILE[name]["between"]
     assert low <= call(HOSTILE[name]["program"], 20.0) <= high
 
 
 @pytest.mark.parametrize("name", having("whole"))
-def test_a_program_without_the_function_says_why(name: str) -> None:
+def test_a_program_without_the_function_says_why(name):
     with closing(Function(HOSTILE[name]["whole"], "f", 1.0, MIB)) as f:
         assert f.failure == HOSTILE[name]["failure"] and f._process.poll() is not None
         with pytest.raises(RuntimeError, match="has ended"):
             f()
 
 
-def test_no_server_of_this_machine_is_reached() -> None:
+def test_no_server_of_this_machine_is_reached():
     name = f"\0policygrain-{os.getpid()}"
     with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(socket.AF_UNIX) as local:
         local.bind(name)
@@ -75,7 +72,7 @@ def test_no_server_of_this_machine_is_reached() -> None:
                 call(f"import socket; socket.socket(socket.{kind}).connect({address!r})")
 
 
-def test_a_program_that_does_not_read_is_ended() -> None:
+def test_a_program_that_does_not_read_is_ended():
     program = "import os, time\ndef f(x):\n    os.write(4, b'{\"value\": 1}\\n')\n    time.sleep(60)"
     with closing(Function(program, "f", 0.5, MIB)) as f:
         assert f(0) == 1
@@ -83,7 +80,7 @@ def test_a_program_that_does_not_read_is_ended() -> None:
             f("x" * 10**6)
 
 
-def test_it_has_no_environment_and_knows_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_has_no_environment_and_knows_no_process(monkeypatch):
     monkeypatch.setenv("SECRET_TOKEN", "42")
     seen = call("import os; return sorted(os.environ), os.getpid(), os.getppid(), os.listdir('/dev')")
     assert seen == (["LC_CTYPE", "PWD"], 2, 1, ["null"])
@@ -120,7 +117,7 @@ def children() -> set[int]:
     return {int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
 
 
-def test_nothing_is_left_of_programs_that_end(tmp_path: Path) -> None:
+def test_nothing_is_left_of_programs_that_end(tmp_path):
     mounts = Path("/proc/self/mountinfo").read_text()
     ends = ["pass", "raise ValueError", *(HOSTILE[n]["program"] for n in ("computes without end", "sends without end"))]
     program = f"from policygrain.grading.sandbox import Function\nfor p in {ends!r}: Function(p, 'f', 0.5, 256).close()"
@@ -137,12 +134,12 @@ KILLED = {
 
 
 @pytest.mark.parametrize("what", KILLED)
-def test_nothing_is_left_when_its_parent_is_killed(what: str, tmp_path: Path) -> None:
+def test_nothing_is_left_when_its_parent_is_killed(what, tmp_path):
     program = f"from policygrain.grading.sandbox import *; isolation(); print(flush=True); {KILLED[what]}"
     assert left(program, tmp_path, 0.2) == set()
 
 
-def test_nothing_is_left_when_its_parent_is_killed_while_it_starts(tmp_path: Path) -> None:
+def test_nothing_is_left_when_its_parent_is_killed_while_it_starts(tmp_path):
     """Starting takes about 20 ms: kills at moments of that time, before and after bubblewrap is bound to its parent."""
     sleep = "Function('import time; time.sleep(60)', 'f', 20.0, 256)"
     program = f"from policygrain.grading.sandbox import Function; print(flush=True); {sleep}"
@@ -153,7 +150,7 @@ def test_nothing_is_left_when_its_parent_is_killed_while_it_starts(tmp_path: Pat
 
 
 @pytest.fixture
-def _no_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _no_bubblewrap(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     isolation.cache_clear()
     yield
@@ -161,7 +158,7 @@ def _no_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_no_bubblewrap")
-def test_without_bubblewrap_no_program_is_run(tmp_path: Path) -> None:
+def test_without_bubblewrap_no_program_is_run(tmp_path):
     """The error says how to get it, before anything is spent; problems with answers are graded."""
     refused = r"does not work here: the command bwrap is not installed\. .*apt install.*dnf install.*conda-forge"
     with pytest.raises(UserError, match=refused):
@@ -178,7 +175,7 @@ def test_without_bubblewrap_no_program_is_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("namespaces")
-def test_where_namespaces_are_forbidden_the_error_has_bubblewraps_message() -> None:
+def test_where_namespaces_are_forbidden_the_error_has_bubblewraps_message():
     """As in containers that do not allow them. A program that was to be graded is an error there, not a wrong one."""
     code = "from policygrain.grading.sandbox import *\nfor call in isolation, lambda: Function('def f(): pass', 'f'):\n"
     code += "    try: call()\n    except Exception as error: print(type(error).__name__, error)"
@@ -194,7 +191,7 @@ def test_where_namespaces_are_forbidden_the_error_has_bubblewraps_message() -> N
 # ---- functions ------------------------------------------------------------------------------------------------------
 
 
-def test_modules_that_solutions_import_can_be_imported() -> None:
+def test_modules_that_solutions_import_can_be_imported():
     names = "array bisect cmath collections copy dataclasses datetime decimal enum fractions functools hashlib heapq io"
     names += " itertools json math numbers operator os queue random re statistics string struct sys textwrap threading"
     names += " time timeit typing unicodedata uuid zlib asyncio concurrent.futures multiprocessing subprocess tempfile"
@@ -206,7 +203,7 @@ VALUES = [None, True, -3, 2**200, 10**5000, 0.1, "é\n", b"\0\xff", 1 + 2j, [1, 
 VALUES += [frozenset({3}), {"a": [1], (1, 2): {}}, range(2, 9, 3), [(1.0, "a"), (2.0, "b")], [], "x" * 10**6]
 
 
-def test_values_cross_as_they_are() -> None:
+def test_values_cross_as_they_are():
     with closing(Function("def same(x, *, again=None): return (x, again)", "same", 5.0, MIB)) as same:
         assert same.failure is None
         for value in VALUES:
@@ -214,7 +211,7 @@ def test_values_cross_as_they_are() -> None:
             assert type(same(value)[0]) is type(value)
 
 
-def test_what_it_raises_is_raised_and_objects_are_opaque() -> None:
+def test_what_it_raises_is_raised_and_objects_are_opaque():
     program = "import re, collections\ndef f(x): return re.match('a', 'a'), iter([1, 2]), collections.deque()"
     program += "\ndef g(name): raise __builtins__[name]('why')"
     with closing(Function(program, "f", 5.0, MIB)) as f:
@@ -229,7 +226,7 @@ def test_what_it_raises_is_raised_and_objects_are_opaque() -> None:
                 list(map(g, [name]))
 
 
-def test_the_length_of_a_message_is_limited() -> None:
+def test_the_length_of_a_message_is_limited():
     with closing(Function("def f(n): return 'x' * n", "f", 20.0, 1024)) as f:
         assert len(f(LONGEST_REPLY - 100)) == LONGEST_REPLY - 100
         with pytest.raises(RuntimeError, match="output"):

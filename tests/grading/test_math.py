@@ -1,7 +1,5 @@
 """The graders as objects: order, errors of golds, bounds, names and protocols."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time
@@ -13,7 +11,7 @@ from policygrain.grading import MathGrader, NumericGrader, Options, open_grader
 from policygrain.grading.math import MAX_LENGTH, grade_directly
 
 
-def test_order_and_duplicates(grader: MathGrader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_order_and_duplicates(grader, monkeypatch):
     tasks = []
     run = grader.pool.run
     monkeypatch.setattr(grader.pool, "run", lambda given: tasks.append(len(given)) or run(given))
@@ -23,7 +21,7 @@ def test_order_and_duplicates(grader: MathGrader, monkeypatch: pytest.MonkeyPatc
     assert tasks == [5]
 
 
-def test_boxes_of_a_list_are_one_answer_if_the_gold_answer_is_known_to_be_one(grader: MathGrader) -> None:
+def test_boxes_of_a_list_are_one_answer_if_the_gold_answer_is_known_to_be_one(grader):
     response = "first \\boxed{7}, thus $\\boxed{1}$, $\\boxed{2}$ and \\boxed{3}."
     assert grader.grade(["3, 1, 2"] * 2, [response, "\\boxed{3}"], Options(list_answer=True)) == [
         "correct",
@@ -31,7 +29,7 @@ def test_boxes_of_a_list_are_one_answer_if_the_gold_answer_is_known_to_be_one(gr
     ]
 
 
-def test_an_unreadable_gold_answer_is_an_error_that_names_the_problem(grader: MathGrader) -> None:
+def test_an_unreadable_gold_answer_is_an_error_that_names_the_problem(grader):
     with pytest.raises(UserError, match=r"q-2.*np\.arcsin"):
         grader.check_golds(["1", "np.arcsin(10/13)", "x"], ["q-1", "q-2", "q-3"])
     with pytest.raises(UserError, match="q-2: the gold answer"):
@@ -39,7 +37,7 @@ def test_an_unreadable_gold_answer_is_an_error_that_names_the_problem(grader: Ma
     assert grader.compare(["x+1"], ["1+x"]) == ["correct"]
 
 
-def test_an_answer_is_bounded(grader: MathGrader) -> None:
+def test_an_answer_is_bounded(grader):
     """The time limit is for the main process, where no worker's limit holds."""
     begin = time.monotonic()
     deep, long = "{" * 30_000 + "1" + "}" * 30_000, "1+" * 50_000 + "1"
@@ -53,7 +51,7 @@ def test_an_answer_is_bounded(grader: MathGrader) -> None:
 
 
 @pytest.mark.parametrize("name", ["numeric", "math"])
-def test_graders_by_name_and_protocol(name: str) -> None:
+def test_graders_by_name_and_protocol(name):
     response = "I say \\boxed{4}.\nAnswer: $5$"
     for extraction, gold in (("boxed", "4"), ("answer_line", "5"), ("qwen_math", "4")):
         with open_grader(name, extraction) as opened:
@@ -66,7 +64,7 @@ def test_graders_by_name_and_protocol(name: str) -> None:
         open_grader(f"{name}s")
 
 
-def test_the_room_is_imported_without_computer_algebra() -> None:
+def test_the_room_is_imported_without_computer_algebra():
     heavy = "{'sympy', 'math_verify', 'pebble', 'torch', 'transformers'}"
     code = f"import sys, policygrain.grading; assert not {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -1,7 +1,5 @@
 """Worker processes: limits of time and memory, answers that take all of them, and workers that die."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -9,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +24,14 @@ ENDLESS = HOSTILE[0]
 
 
 @pytest.fixture(scope="module")
-def hasty() -> Iterator[MathGrader]:
+def hasty():
     """Little time and memory, so that what exceeds them does so soon."""
     with MathGrader(workers=2, seconds=0.5, memory=2**29) as opened:
         yield opened
 
 
 @pytest.mark.slow
-def test_hostile_answers_get_an_outcome_and_change_nothing(
-    hasty: MathGrader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hostile_answers_get_an_outcome_and_change_nothing(hasty, tmp_path, monkeypatch):
     """Each has an outcome in time, none is executed, none is right; those between them are graded as ever."""
     monkeypatch.chdir(tmp_path)
     good = ["\\frac{\\sqrt{8}}{2}"] * len(HOSTILE)
@@ -54,7 +50,7 @@ PIECES = [*"0123456789xyz+-*/^_{}()[],.!= $", "\\frac", "\\sqrt", "\\pm", "\\tex
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.one_of(st.text(max_size=40), st.lists(st.sampled_from(PIECES)).map("".join)), max_size=6))
-def test_any_text_gets_an_outcome(hasty: MathGrader, answers: list[str]) -> None:
+def test_any_text_gets_an_outcome(hasty, answers):
     outcomes = hasty.compare(["x"] * len(answers) + ["1"] * len(answers), answers * 2)
     assert len(outcomes) == 2 * len(answers)
     assert set(outcomes) <= {"correct", "incorrect", "unparsable", "timeout"}
@@ -98,14 +94,14 @@ def during(grader: MathGrader, act: Callable[[int], Any], times: int) -> list[st
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("times", "outcome"), [(1, "timeout"), (2, "error")])
-def test_a_killed_worker_is_replaced_once_and_no_answer_is_lost(times: int, outcome: str) -> None:
+def test_a_killed_worker_is_replaced_once_and_no_answer_is_lost(times, outcome):
     with MathGrader(workers=1, seconds=2) as grader:
         found = during(grader, lambda pid: os.kill(pid, signal.SIGKILL), times)
         assert found == [outcome, "correct", "incorrect"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
-def test_workers_that_fail_between_calls_are_replaced(number: int) -> None:
+def test_workers_that_fail_between_calls_are_replaced(number):
     with MathGrader(workers=2, seconds=0.3) as grader:
         assert grader.compare(["a+1"], ["1+a"]) == ["correct"]
         os.kill(workers(grader.pool)[0], number)
@@ -122,7 +118,7 @@ def script(folder: Path, *lines: str) -> str:
     return ran.stdout
 
 
-def test_a_signal_to_the_whole_job_does_not_end_the_grading(tmp_path: Path) -> None:
+def test_a_signal_to_the_whole_job_does_not_end_the_grading(tmp_path):
     """A scheduler sends it to every process; the one that workers are forked from ignores it."""
     said = script(
         tmp_path,
@@ -138,7 +134,7 @@ def test_a_signal_to_the_whole_job_does_not_end_the_grading(tmp_path: Path) -> N
     assert said == "['correct']\n['correct']\n"
 
 
-def test_workers_that_always_fail_are_one_error(tmp_path: Path) -> None:
+def test_workers_that_always_fail_are_one_error(tmp_path):
     said = script(
         tmp_path,
         "import multiprocessing",
@@ -149,7 +145,7 @@ def test_workers_that_always_fail_are_one_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_nothing_is_left_when_the_process_that_asked_is_killed() -> None:
+def test_nothing_is_left_when_the_process_that_asked_is_killed():
     code = f"""
 from policygrain.grading import MathGrader
 grader = MathGrader(workers=1, seconds=2)

@@ -1,7 +1,5 @@
 """`assert_objective`: right losses pass, wrong ones do not, and the generated batches tell all presets apart."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import combinations
 from typing import Any
@@ -62,13 +60,13 @@ RIGHT: dict[str, tuple[Loss, str, dict[str, bool]]] = {
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_a_loss_written_by_hand_is_the_preset(name: str) -> None:
+def test_a_loss_written_by_hand_is_the_preset(name):
     loss, preset, how = RIGHT[name]
     compared = assert_objective(loss, preset, **how)
     assert (compared.cosine, compared.norm) == pytest.approx((1, 1))
 
 
-def test_another_value_with_the_same_gradient_is_said() -> None:
+def test_another_value_with_the_same_gradient_is_said():
     with pytest.raises(AssertionError, match=r"gradient is the same, but the value is .*value=False"):
         assert_objective(plus_one, "grpo")
 
@@ -79,7 +77,7 @@ def changed(name: str, **parts: Any) -> Loss:
 
 
 @pytest.mark.parametrize("name", method_names())
-def test_every_preset_is_itself(name: str) -> None:
+def test_every_preset_is_itself(name):
     compared = assert_objective(changed(name), name)
     assert compared.norm == pytest.approx(1)
 
@@ -110,14 +108,14 @@ WRONG: dict[str, tuple[str, Loss]] = {
 
 
 @pytest.mark.parametrize(("preset", "function"), WRONG.values(), ids=WRONG)
-def test_a_wrong_loss_is_found(preset: str, function: Loss) -> None:
+def test_a_wrong_loss_is_found(preset, function):
     with pytest.raises(AssertionError, match=f"it is not {preset}: it differs in") as raised:
         assert_objective(function, preset)
     clip = method(preset).clip.settings
     assert f"clip ppo (low {clip['low']}, high {clip['high']})" in str(raised.value), "what the preset is"
 
 
-def test_a_row_without_tokens_can_be_left_out() -> None:
+def test_a_row_without_tokens_can_be_left_out():
     """All that `rows_without_tokens_counted` has wrong."""
     compared = compare(rows_without_tokens_counted, "grpo")
     assert [problem.split("'")[1] for problem in compared.problems] == ["a response without tokens"]
@@ -126,7 +124,7 @@ def test_a_row_without_tokens_can_be_left_out() -> None:
         assert_objective(grpo, "grpo", without=["nonsense"])
 
 
-def test_a_message_says_which_token_differs_by_how_much() -> None:
+def test_a_message_says_which_token_differs_by_how_much():
     """The first one in the batch."""
 
     def two_tokens(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
@@ -140,7 +138,7 @@ def test_a_message_says_which_token_differs_by_how_much() -> None:
     assert all(f"{x:.4g}" in problem for x in (expected + 0.5, expected)) and f"{value:.6g}" in problem
 
 
-def test_what_is_no_loss_is_said() -> None:
+def test_what_is_no_loss_is_said():
     with pytest.raises(AssertionError, match=r"no gradient by log_probs. Is the ratio detached"):
         assert_objective(lambda log_probs: log_probs.detach().sum(), "grpo")
     with pytest.raises(AssertionError, match=r"scalar tensor, and this is of shape \(8, 12\)"):
@@ -153,7 +151,7 @@ def test_what_is_no_loss_is_said() -> None:
         assert_objective(lambda advantages: advantages.sum(), "grpo")
 
 
-def test_the_batches_tell_all_presets_apart() -> None:
+def test_the_batches_tell_all_presets_apart():
     """GSPO-token is GSPO where a response has one advantage (2507.18071 section 4.3).
 
     Decoupled PPO is a clip of token ratios where the caller gives no weights for the engine, and so is Clip-Cov, which
@@ -176,7 +174,7 @@ def test_the_batches_tell_all_presets_apart() -> None:
     assert compare(changed("gspo"), "gspo_token", fields).problems
 
 
-def test_the_batches_clip_tokens_on_both_sides_of_every_band() -> None:
+def test_the_batches_clip_tokens_on_both_sides_of_every_band():
     for name in method_names():
         chosen = method(name)
         metrics = [chosen.loss(TokenBatch(**fields)).metrics for fields in batches(chosen).values()]

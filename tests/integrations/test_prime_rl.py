@@ -1,7 +1,5 @@
 """The loss for prime-rl, one response at a time, divided by the step's tokens as prime-rl does."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,7 +34,7 @@ def step(objective: Any, fields: dict[str, Any]) -> tuple[torch.Tensor, torch.Te
 
 
 @pytest.fixture
-def fields() -> dict[str, Any]:
+def fields():
     return random_fields(FOUR, 3, 0.4)
 
 
@@ -46,7 +44,7 @@ OBJECTIVES += [BY_TURN, method("dapo", penalties=["kl"])]
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=str)
-def test_methods_with_a_mean_over_tokens_are_exact(objective: Any, fields: dict[str, Any]) -> None:
+def test_methods_with_a_mean_over_tokens_are_exact(objective, fields):
     fields["mask"] &= torch.arange(fields["mask"].shape[1]) % 3 != 1  # tool output
     # The engine is the only policy that prime-rl knows.
     expected = loss_and_gradient(objective, fields | {"rollout_log_probs": fields["old_log_probs"]})
@@ -65,6 +63,6 @@ def test_methods_with_a_mean_over_tokens_are_exact(objective: Any, fields: dict[
         (method("dapo", sampler={"correction_cap": 2.0, "correction_grain": "turn"}), "corrects by turns"),
     ],
 )
-def test_what_prime_rl_cannot_express_is_refused(objective: Any, says: str, fields: dict[str, Any]) -> None:
+def test_what_prime_rl_cannot_express_is_refused(objective, says, fields):
     with pytest.raises(UnsupportedOption, match=says):
         step(objective, fields)

@@ -1,7 +1,5 @@
 """What trainers compute under a method's name with their defaults, as objectives here (`make test-peers`)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -133,7 +131,7 @@ NAMES = [
 
 @pytest.mark.parametrize("name", NAMES, ids=lambda one: f"{one.trainer} {one.setting}")
 @pytest.mark.filterwarnings("ignore")  # about versions of vLLM
-def test_a_name_is_this_objective(name: Name) -> None:
+def test_a_name_is_this_objective(name):
     """On 16 responses in float64, by the gradient; SAPO in Trinity-RFT has a constant weight for the gate."""
     pytest.importorskip(PACKAGES[name.trainer], reason=f"{name.trainer} is not installed here (make test-peers)")
     fields = random_fields(SIXTEEN, 3, 0.3)

@@ -1,7 +1,5 @@
 """polgrad, another library of objectives as data: its losses and the presets that both have (`make test-peers`)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -38,7 +36,7 @@ def of_polgrad(name: str) -> losses.PolicyLossConfig:
 
 
 @pytest.mark.parametrize("name", registry.ALGORITHMS)
-def test_its_loss_is_ours(name: str) -> None:
+def test_its_loss_is_ours(name):
     """In its own words and in ours: its check of our loss, and our check of its loss."""
 
     def theirs(

@@ -1,7 +1,5 @@
 """The loss for Tinker through the SDK's static method, without a server: what is sent is −∂loss/∂log-probability."""
 
-from __future__ import annotations
-
 import warnings
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from policygrain import Method, method
+from policygrain import method
 from policygrain.integrations.options import UnsupportedOption
 from policygrain.integrations.tinker import loss_function
 
@@ -26,7 +24,7 @@ each_objective = pytest.mark.parametrize("objective", OBJECTIVES, ids=[*NAMES, "
 
 
 @pytest.fixture
-def fields() -> dict[str, Any]:
+def fields():
     """In float32 as Tinker sends them, and without entropies; the engine is the old policy."""
     made = random_fields(FOUR, 3, 0.4)
     floats = {key: made[key].float() for key in ("log_probs", "old_log_probs", "advantages")}
@@ -57,7 +55,7 @@ def step_of(fields: dict[str, Any]) -> tuple[list[Any], list[torch.Tensor]]:
 
 @pytest.mark.filterwarnings("ignore:tepo:UserWarning")
 @each_objective
-def test_loss_and_gradient_are_those_of_the_whole_step(objective: Method, fields: dict[str, Any]) -> None:
+def test_loss_and_gradient_are_those_of_the_whole_step(objective, fields):
     """Turns are those of the mask; prompts, segments and ages are given."""
     data, log_probs = step_of(fields)
     loss, metrics = loss_function(objective)(data, log_probs)
@@ -70,7 +68,7 @@ def test_loss_and_gradient_are_those_of_the_whole_step(objective: Method, fields
 
 @pytest.mark.filterwarnings("ignore:tepo:UserWarning")
 @each_objective
-def test_what_the_sdk_sends_is_the_negative_gradient(objective: Method, fields: dict[str, Any]) -> None:
+def test_what_the_sdk_sends_is_the_negative_gradient(objective, fields):
     tinker = pytest.importorskip("tinker", reason="Tinker is not installed here; `make test-peers` has it")
     from tinker.lib.public_interfaces.training_client import TrainingClient
 
@@ -89,7 +87,7 @@ def test_what_the_sdk_sends_is_the_negative_gradient(objective: Method, fields: 
         torch.testing.assert_close(weights, -gradient[i, : FOUR[i]], rtol=1e-6, atol=1e-9)
 
 
-def test_a_correction_that_the_loss_computes_is_no_setting_without_effect() -> None:
+def test_a_correction_that_the_loss_computes_is_no_setting_without_effect():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         loss_function("a3po")
@@ -107,9 +105,7 @@ SPOILT: list[tuple[int, Any, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("datum", "name", "change", "says"), SPOILT, ids=[says for *_, says in SPOILT])
-def test_a_field_that_is_missing_or_has_another_length_is_named(
-    datum: int, name: Any, change: dict[str, Any], says: str, fields: dict[str, Any]
-) -> None:
+def test_a_field_that_is_missing_or_has_another_length_is_named(datum, name, change, says, fields):
     data, log_probs = step_of(fields)
     given = data[datum].loss_fn_inputs | change
     data[datum].loss_fn_inputs = {key: value for key, value in given.items() if value is not None}
@@ -118,6 +114,6 @@ def test_a_field_that_is_missing_or_has_another_length_is_named(
 
 
 @pytest.mark.parametrize(("name", "says"), [("mpo_heads", "prediction heads"), ("tepo_max_entropy", "an entropy")])
-def test_what_tinker_cannot_give_is_refused(name: str, says: str) -> None:
+def test_what_tinker_cannot_give_is_refused(name, says):
     with pytest.raises(UnsupportedOption, match=says):
         loss_function(name)

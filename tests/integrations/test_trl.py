@@ -1,7 +1,5 @@
 """PolicyGrainTrainer in real training with TRL: the weights of TRL's own losses, TEPO's mask, divisions of a step."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -34,7 +32,7 @@ pytestmark = pytest.mark.trl
 
 
 @pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> str:
+def start(tmp_path_factory):
     """A tiny model whose responses have different lengths: the end-of-sequence token is likely from the start."""
     return save_tiny(tmp_path_factory.mktemp("start"))
 
@@ -62,7 +60,7 @@ TIGHT = {"low": 0.01, "high": 0.02}  # some tokens are clipped after an update a
 
 @pytest.mark.filterwarnings("ignore:.*sampler:UserWarning")
 @pytest.mark.parametrize(("name", "kind"), [("dapo", GRPOTrainer), ("gmpo", GMPOTrainer)])
-def test_weights_after_training_are_those_of_trl(name: str, kind: Any, start: str, tmp_path: Path) -> None:
+def test_weights_after_training_are_those_of_trl(name, kind, start, tmp_path):
     """By AdamW, over several steps; test_parity.py has all of TRL's losses."""
     theirs = train(start, tmp_path, kind, epsilon=TIGHT["low"], epsilon_high=TIGHT["high"])
     ours = train(start, tmp_path, objective=method(name, clip=TIGHT))
@@ -73,7 +71,7 @@ def test_weights_after_training_are_those_of_trl(name: str, kind: Any, start: st
 
 
 @pytest.mark.filterwarnings("ignore:.*sampler:UserWarning")
-def test_tepos_mask_is_measured(start: str, tmp_path: Path) -> None:
+def test_tepos_mask_is_measured(start, tmp_path):
     """On-policy no entropy has fallen; in the second update of the same rollouts some have."""
     rows = logged(train(start, tmp_path, objective="tepo"))
     shares = [row["policygrain/mask_share"] for row in rows]
@@ -82,17 +80,17 @@ def test_tepos_mask_is_measured(start: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["clip_cov", "kl_cov"])
-def test_a_batch_that_is_the_whole_step_has_its_statistics(name: str, start: str, tmp_path: Path) -> None:
+def test_a_batch_that_is_the_whole_step_has_its_statistics(name, start, tmp_path):
     rows = logged(train(start, tmp_path, objective=name, max_steps=2))
     assert len(rows) == 2 and "policygrain/micro_batch_statistics" not in rows[0]
 
 
-def test_one_update_per_batch_is_said(start: str, tmp_path: Path) -> None:
+def test_one_update_per_batch_is_said(start, tmp_path):
     with pytest.warns(UserWarning, match="all ratios are 1.*num_iterations=2"):
         train(start, tmp_path, objective="gspo", max_steps=1, num_iterations=1)
 
 
-def test_a_mean_over_prompts_counts_the_tokens_of_each_prompt(start: str, tmp_path: Path) -> None:
+def test_a_mean_over_prompts_counts_the_tokens_of_each_prompt(start, tmp_path):
     """The loss of a step is that of the same rows with the groups that TRL's sampler makes: 4 responses each."""
 
     class Kept(PolicyGrainTrainer):
@@ -141,7 +139,7 @@ DIVIDED: list[tuple[Any, Any]] = [
 
 @pytest.mark.filterwarnings("ignore:.*sampler:UserWarning")
 @pytest.mark.parametrize(("objective", "kind"), DIVIDED, ids=["tepo", "dr_grpo", "gepo", "turns"])
-def test_accumulation_does_not_change_the_gradient(objective: Any, kind: Any, start: str, tmp_path: Path) -> None:
+def test_accumulation_does_not_change_the_gradient(objective, kind, start, tmp_path):
     """One step of 8 responses in 1, 2 and 4 micro-batches. Plain SGD: the weights show the gradient itself."""
     settings = {"optim": "sgd", "max_grad_norm": 0.0, "max_steps": 2, "learning_rate": 1.0}
     settings |= {"scale_rewards": "none"} if objective.name == "dr_grpo" else {}
@@ -162,7 +160,7 @@ def test_accumulation_does_not_change_the_gradient(objective: Any, kind: Any, st
         assert totals.n_turns == runs > 8
 
 
-def test_two_processes_have_the_gradient_of_one(start: str, tmp_path: Path) -> None:
+def test_two_processes_have_the_gradient_of_one(start, tmp_path):
     """4 responses on each of two processes: both weights are the same, and counted over both."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
@@ -222,28 +220,26 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("own", "settings", "says"), WRONG, ids=[says for _, _, says in WRONG])
-def test_options_that_would_give_another_objective_are_refused(
-    own: dict[str, Any], settings: dict[str, Any], says: str, tmp_path: Path
-) -> None:
+def test_options_that_would_give_another_objective_are_refused(own, settings, says, tmp_path):
     """Before a model is loaded."""
     config = GRPOConfig(output_dir=str(tmp_path), **SETTINGS | settings)
     with pytest.raises(UnsupportedOption, match=says):
         PolicyGrainTrainer(model="no/such-model", reward_funcs=reward, args=config, **own)
 
 
-def test_the_default_arguments_are_checked() -> None:
+def test_the_default_arguments_are_checked():
     with pytest.raises(UnsupportedOption, match="scale_rewards='none'"):
         PolicyGrainTrainer(model="no/such-model", reward_funcs=reward, objective="dr_grpo")
 
 
-def test_a_sampler_that_has_no_effect_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sampler_that_has_no_effect_is_said(tmp_path, monkeypatch):
     config = GRPOConfig(output_dir=str(tmp_path), **SETTINGS)
     monkeypatch.setattr(GRPOTrainer, "__init__", lambda *_, **__: None)
     with pytest.warns(UserWarning, match="dapo: .*dynamic: True, overlong_buffer: 0.2"):
         PolicyGrainTrainer(model="no/such-model", reward_funcs=reward, args=config, objective="dapo")
 
 
-def test_the_example_of_the_page_trains(start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_of_the_page_trains(start, tmp_path, monkeypatch):
     """As it is printed, but for the model, the size of the run and the CPU."""
     page = (Path(__file__).parents[2] / "docs" / "your-trainer.md").read_text()
     (code,) = [code for code in re.findall(r"```python\n(.*?)```", page, re.S) if "GRPOConfig(" in code]

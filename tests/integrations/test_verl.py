@@ -1,7 +1,5 @@
 """verl's real registry, losses and `ppo_loss`, in an environment of its own (`make test-peers`)."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -44,7 +42,7 @@ def python(code: str, **variables: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
 
 
-def test_every_method_is_a_policy_loss_and_says_so() -> None:
+def test_every_method_is_a_policy_loss_and_says_so():
     for name in method_names():
         assert callable(get_policy_loss_fn(PREFIX + name))
     code = "import logging; logging.basicConfig(level=logging.INFO); import verl"
@@ -77,7 +75,7 @@ PEERS: dict[str, tuple[Any, str, ActorConfig]] = {
 
 @pytest.mark.parametrize(("micro", "ranks"), [(1, 1), (2, 1), (2, 2), (4, 4)])
 @pytest.mark.parametrize("name", PEERS)
-def test_loss_and_gradient_are_those_of_verl(name: str, micro: int, ranks: int) -> None:
+def test_loss_and_gradient_are_those_of_verl(name, micro, ranks):
     """Of the method, and of the preset as verl's policy loss."""
     if name == "gmpo" and micro * ranks > 1:
         return
@@ -94,7 +92,7 @@ def test_loss_and_gradient_are_those_of_verl(name: str, micro: int, ranks: int) 
     assert name == "sapo" or ours.loss(TokenBatch(**fields)).metrics["clip_fraction_high"] > 0
 
 
-def test_the_covariance_methods_have_verls_gradient() -> None:
+def test_the_covariance_methods_have_verls_gradient():
     """Of a whole mini-batch, with a share of tokens that leaves nothing to chance. verl drops what is detached here."""
     fields = random_fields(SIXTEEN, 3, 0.5)
     of_verl = {
@@ -114,7 +112,7 @@ def test_the_covariance_methods_have_verls_gradient() -> None:
 
 
 @pytest.mark.parametrize("name", ["mpo", "turn_ratio", "prefix_is", "reinforce", "mpo_joint", "gmpo", "luspo", "vespo"])
-def test_methods_that_verl_lacks_do_not_depend_on_the_division(name: str) -> None:
+def test_methods_that_verl_lacks_do_not_depend_on_the_division(name):
     fields = random_fields(SIXTEEN, 4, 0.3)
     whole = verl_step(PREFIX + name, config_of(PREFIX + name), fields, 1, 1)
     for micro, ranks in ((2, 1), (4, 1), (2, 2), (1, 4), (4, 4)):
@@ -159,7 +157,7 @@ def data_of(fields: dict[str, Any], with_old_entropy: bool = True) -> tuple[dict
     return {"log_probs": log_probs, "entropy": whole(fields["entropy"])}, data
 
 
-def test_verls_own_ppo_loss_runs_with_it() -> None:
+def test_verls_own_ppo_loss_runs_with_it():
     fields = random_fields(SIXTEEN, 5, 0.3)
     output, data = data_of(fields)
     ours, metrics = ppo_loss(config_of("policygrain.dapo"), {"log_probs": output["log_probs"]}, data)
@@ -169,7 +167,7 @@ def test_verls_own_ppo_loss_runs_with_it() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:tepo:UserWarning")
-def test_tepos_mask_goes_by_covariance_or_is_measured_with_the_wrapper(caplog: pytest.LogCaptureFixture) -> None:
+def test_tepos_mask_goes_by_covariance_or_is_measured_with_the_wrapper(caplog):
     fields = random_fields(SIXTEEN, 6, 0.3)
     output, data = data_of(fields)
     config = config_of("policygrain.tepo", calculate_entropy=True)
@@ -193,7 +191,7 @@ def test_tepos_mask_goes_by_covariance_or_is_measured_with_the_wrapper(caplog: p
 
 @pytest.mark.parametrize("outside", ["truncate", "mask"])
 @pytest.mark.parametrize("grain", ["token", "sequence"])
-def test_rollout_correction_has_verls_weights(grain: Any, outside: Any) -> None:
+def test_rollout_correction_has_verls_weights(grain, outside):
     """verl zeroes padding, where the weights here are 1 and mean nothing; "low_upper" masks outside of both."""
     from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_weights
 
@@ -210,7 +208,7 @@ def test_rollout_correction_has_verls_weights(grain: Any, outside: Any) -> None:
 
 
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
-def test_kl_estimators_have_verls_value_and_gradient(estimator: Any) -> None:
+def test_kl_estimators_have_verls_value_and_gradient(estimator):
     """Where verl's bounds of 10 and e²⁰ are not reached."""
     from verl.trainer.ppo.core_algos import kl_penalty
 
@@ -228,7 +226,7 @@ def test_kl_estimators_have_verls_value_and_gradient(estimator: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:tepo:UserWarning")
-def test_with_the_patch_verl_hands_over_entropies_itself(tmp_path: Path, root: Path) -> None:
+def test_with_the_patch_verl_hands_over_entropies_itself(tmp_path, root):
     """docs/verl-entropies.patch on a copy of verl's file: the mask is measured without a wrapper."""
     import verl.workers.utils.losses as original
 
@@ -265,13 +263,13 @@ def test_with_the_patch_verl_hands_over_entropies_itself(tmp_path: Path, root: P
         ("a3po", {}, "the age of each response"),
     ],
 )
-def test_options_that_would_give_another_objective_are_refused(name: str, config: dict[str, Any], says: str) -> None:
+def test_options_that_would_give_another_objective_are_refused(name, config, says):
     fields = random_fields([3, 2], 0)
     with pytest.raises(UnsupportedOption, match=says):
         verl_step(PREFIX + name, config_of(PREFIX + name, **config), fields, 1, 1)
 
 
-def test_own_methods_come_from_a_file(tmp_path: Path) -> None:
+def test_own_methods_come_from_a_file(tmp_path):
     file = tmp_path / "methods.yaml"
     file.write_text("narrow: {base: tepo, clip: {low: 0.003, high: 0.004}}\n")
     code = (
@@ -283,7 +281,7 @@ def test_own_methods_come_from_a_file(tmp_path: Path) -> None:
     assert "'tepo'" in python("import verl", POLICYGRAIN_METHODS=file).stderr
 
 
-def test_it_is_itself_the_step_where_verl_gives_no_totals() -> None:
+def test_it_is_itself_the_step_where_verl_gives_no_totals():
     fields = random_fields([3, 2], 0, 0.3)
     advantages = fields["advantages"].unsqueeze(1).expand_as(fields["log_probs"])
     mask = fields["mask"].bool()

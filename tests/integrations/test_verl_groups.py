@@ -1,9 +1,7 @@
 """Prompts and turns in verl: its real worker, division into micro-batches and `ppo_loss`, with ranks as threads."""
 
-from __future__ import annotations
-
 import contextvars
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from threading import Barrier
@@ -116,14 +114,14 @@ def gradient_in_verl(
 
 
 @pytest.fixture
-def fields() -> dict[str, Any]:
+def fields():
     made = random_fields(SIXTEEN, 3, 0.3)
     kept = ("log_probs", "old_log_probs", "advantages", "mask", "entropy", "old_entropy")
     return {key: made[key] for key in kept} | {"groups": GROUPS}
 
 
 @pytest.fixture(autouse=True)
-def registered() -> Iterator[None]:
+def registered():
     from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 
     for name, one in METHODS.items():
@@ -144,18 +142,14 @@ SPLIT = [0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15]  # no two neighbo
 @pytest.mark.parametrize("micro", [1, 2, 4])
 @pytest.mark.parametrize("rows_of", [[[WHOLE]], [[WHOLE[:8]], [WHOLE[8:]]], [[SPLIT[:8]], [SPLIT[8:]]]], ids=str)
 @pytest.mark.parametrize("name", METHODS)
-def test_the_gradient_of_a_step_is_the_methods_however_it_is_divided(
-    name: str, rows_of: Any, micro: int, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_gradient_of_a_step_is_the_methods_however_it_is_divided(name, rows_of, micro, fields, monkeypatch):
     found = gradient_in_verl(name, fields, rows_of, micro, monkeypatch)
     torch.testing.assert_close(found, expected(METHODS[name], fields), rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("name", METHODS)
-def test_whole_groups_in_a_mini_batch_are_its_prompts(
-    name: str, ranks: int, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whole_groups_in_a_mini_batch_are_its_prompts(name, ranks, fields, monkeypatch):
     """A response without tokens is in no group's size, and its prompt counts."""
     fields["mask"][5] = fields["mask"][2] = False
     steps = (
@@ -173,17 +167,13 @@ def test_whole_groups_in_a_mini_batch_are_its_prompts(
 
 
 @pytest.mark.parametrize("name", ["gepo", "prompt_mean"])
-def test_groups_that_are_split_over_mini_batches_are_whole_in_each(
-    name: str, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_groups_that_are_split_over_mini_batches_are_whole_in_each(name, fields, monkeypatch):
     """The mean of the mini-batches' gradients is that of the batch: a statistic of a part would not be."""
     found = gradient_in_verl(name, fields, [[SPLIT[:4], SPLIT[4:8], SPLIT[8:12], SPLIT[12:]]], 2, monkeypatch) / 4
     torch.testing.assert_close(found, expected(METHODS[name], fields), rtol=1e-6, atol=1e-9)
 
 
-def test_without_the_worker_or_without_uid_it_is_refused(
-    fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_worker_or_without_uid_it_is_refused(fields, monkeypatch):
     advantages = fields["advantages"].unsqueeze(1).expand_as(fields["log_probs"])
     for one in METHODS.values():
         with pytest.raises(UnsupportedOption, match=r"external_lib=policygrain\.integrations\.verl_groups"):

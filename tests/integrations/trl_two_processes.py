@@ -1,7 +1,5 @@
 """One step of PolicyGrainTrainer on two processes, and the gradient of their responses in one batch on one process."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 from pathlib import Path

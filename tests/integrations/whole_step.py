@@ -1,7 +1,5 @@
 """A step of 4 or 16 responses of different lengths, and what a method computes of all of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Attention over a packed row: padded spans and the flash call are dense attention with the mask of the row."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -64,9 +62,7 @@ def flash_by_sequence(
 
 @settings(max_examples=40, deadline=None)
 @given(made=lengths(), kv_heads=st.sampled_from([4, 2]), seed=st.integers(0, 99))
-def test_spans_and_the_flash_call_are_dense_attention_with_its_gradients(
-    made: Lengths, kv_heads: int, seed: int
-) -> None:
+def test_spans_and_the_flash_call_are_dense_attention_with_its_gradients(made, kv_heads, seed):
     generator = torch.Generator().manual_seed(seed)
     mask = dense_mask(made)
     inputs = [
@@ -84,7 +80,7 @@ def test_spans_and_the_flash_call_are_dense_attention_with_its_gradients(
             torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_layers_in_autocast_give_the_flash_call_one_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_in_autocast_give_the_flash_call_one_precision(monkeypatch):
     """Rotary embeddings return float32 queries and keys there, and values are in half precision."""
     made = torch.tensor([3]), torch.tensor([2]), torch.tensor([0])
     q, k, v = torch.randn(1, 4, 5, 16), torch.randn(1, 2, 5, 16), torch.randn(1, 2, 5, 16).bfloat16()
@@ -100,7 +96,7 @@ def test_layers_in_autocast_give_the_flash_call_one_precision(monkeypatch: pytes
 
 @pytest.mark.needs("gpu")
 @pytest.mark.parametrize("kv_heads", [12, 2])
-def test_the_kernel_of_a_gpu_is_as_exact_as_its_precision(kv_heads: int) -> None:
+def test_the_kernel_of_a_gpu_is_as_exact_as_its_precision(kv_heads):
     """Against spans in float64, beside spans in bfloat16; an empty response is among them."""
     generator = torch.Generator().manual_seed(0)
     made = torch.tensor([64, 3, 200]), torch.tensor([200, 0, 17, 128, 255]), torch.tensor([0, 1, 2, 2, 0])

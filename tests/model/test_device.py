@@ -1,7 +1,5 @@
 """Errors of a device, as a user sees them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -23,7 +21,7 @@ def message(error: Exception, settings: Training) -> str:
     return str(raised.value)
 
 
-def test_too_little_memory_names_the_settings_that_are_not_set_already() -> None:
+def test_too_little_memory_names_the_settings_that_are_not_set_already():
     said = message(torch.OutOfMemoryError(CUDA_MEMORY), Training(micro_batch_tokens=16384, engine="vllm"))
     assert "Tried to allocate 2.50 GiB" in said and "Lower training.micro_batch_tokens (16384)" in said
     keys = ("activation_checkpointing", "kv_gib", "trl with fsdp")
@@ -33,7 +31,7 @@ def test_too_little_memory_names_the_settings_that_are_not_set_already() -> None
     assert "model.lora" in said and not any(key in said for key in keys)
 
 
-def test_memory_of_the_host_is_meant_as_well() -> None:
+def test_memory_of_the_host_is_meant_as_well():
     """By the error that torch really raises where the kernel refuses."""
     settings = Training(micro_batch_tokens=3000)
     with pytest.raises(UserError, match=r"Lower training\.micro_batch_tokens \(3000\)"), device_errors(settings):
@@ -51,9 +49,7 @@ def test_memory_of_the_host_is_meant_as_well() -> None:
         ("this type is not supported on this hardware", False),
     ],
 )
-def test_a_lost_gpu_is_a_reason_to_try_again_elsewhere_and_an_error_of_the_program_is_not(
-    text: str, lost: bool
-) -> None:
+def test_a_lost_gpu_is_a_reason_to_try_again_elsewhere_and_an_error_of_the_program_is_not(text, lost):
     if lost:
         said = message(RuntimeError(text), Training())
         assert text.splitlines()[0] in said and "continues from its last checkpoint" in said and "--exclude=" in said
@@ -73,7 +69,7 @@ sys.stdin.read()
 
 
 @pytest.fixture
-def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def two_gpus(tmp_path, monkeypatch):
     """A folder for locks, and a driver that lists two GPUs."""
     driver = tmp_path / "bin" / "nvidia-smi"
     driver.parent.mkdir()
@@ -92,7 +88,7 @@ def holder(folder: Path, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env={**os.environ, **environment})
 
 
-def test_jobs_take_a_gpu_each_and_wait_while_there_is_none(two_gpus: Path) -> None:
+def test_jobs_take_a_gpu_each_and_wait_while_there_is_none(two_gpus):
     with holder(two_gpus) as first, holder(two_gpus) as second:
         assert first.stdout is not None and second.stdout is not None
         assert sorted(process.stdout.readline() for process in (first, second)) == ["GPU-a\n", "GPU-b\n"]
@@ -106,7 +102,7 @@ def test_jobs_take_a_gpu_each_and_wait_while_there_is_none(two_gpus: Path) -> No
 
 
 @pytest.mark.parametrize("given", [{"POLICYGRAIN_GPU": "GPU-a"}, {"LOCAL_RANK": "0"}, {"CUDA_VISIBLE_DEVICES": ""}])
-def test_a_process_that_has_a_gpu_or_may_not_have_one_takes_none(given: dict[str, str], two_gpus: Path) -> None:
+def test_a_process_that_has_a_gpu_or_may_not_have_one_takes_none(given, two_gpus):
     with holder(two_gpus, **given) as process:
         assert process.stdout is not None
         assert process.stdout.readline().strip() == given.get("CUDA_VISIBLE_DEVICES", "None")
@@ -114,7 +110,7 @@ def test_a_process_that_has_a_gpu_or_may_not_have_one_takes_none(given: dict[str
     assert not list(two_gpus.glob("*.lock"))
 
 
-def test_what_may_stay_beside_updates_is_known_after_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_may_stay_beside_updates_is_known_after_the_first(monkeypatch):
     """In GiB of a GPU of 100: updates held 60; what was given back since will be needed again."""
     held, free = 60, 40
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

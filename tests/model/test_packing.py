@@ -1,7 +1,5 @@
 """A packed forward pass equals a forward pass per response; micro-batches, segments, prediction heads."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest
@@ -25,7 +23,7 @@ def small_qwen(heads: int, key_heads: int) -> Qwen2ForCausalLM:
 
 
 @pytest.mark.parametrize("heads", [(4, 4), (4, 2)], ids=["all heads", "grouped heads"])
-def test_a_packed_pass_equals_one_pass_per_response(heads: tuple[int, int]) -> None:
+def test_a_packed_pass_equals_one_pass_per_response(heads):
     """Log-probabilities, entropies and gradients of the packed pass against plain forward passes, one per response."""
     model = small_qwen(*heads)
     prompts, responses = random_token_ids(14, 20, 50)
@@ -46,7 +44,7 @@ def test_a_packed_pass_equals_one_pass_per_response(heads: tuple[int, int]) -> N
     assert (gradient - plain).norm() < 1e-5 * plain.norm()
 
 
-def test_recomputed_activations_give_the_same_gradient() -> None:
+def test_recomputed_activations_give_the_same_gradient():
     """Checkpointed layers are recomputed in the backward pass, after the packed forward pass has returned."""
     model = small_qwen(2, 1).train()
     prompts = [[5, 6, 7], [5, 6, 7], [8, 9]]
@@ -63,7 +61,7 @@ def test_recomputed_activations_give_the_same_gradient() -> None:
 
 
 @pytest.mark.parametrize("budget", [1, 150, 400, 1000])
-def test_micro_batches_hold_every_row_once_within_the_budget_and_whole_groups_where_they_fit(budget: int) -> None:
+def test_micro_batches_hold_every_row_once_within_the_budget_and_whole_groups_where_they_fit(budget):
     """Three rows have the same prompt; only groups that are larger than the budget are divided."""
     sequences = pack(*random_token_ids(60, 30, 60), 0)
     cut = micro_batches(sequences, budget)
@@ -77,7 +75,7 @@ def test_micro_batches_hold_every_row_once_within_the_budget_and_whole_groups_wh
         assert whole > budget or sum(bool(set(rows) & set(part.tolist())) for part in cut) == 1
 
 
-def test_a_token_with_an_end_in_it_is_the_last_of_its_segment() -> None:
+def test_a_token_with_an_end_in_it_is_the_last_of_its_segment():
     """Two lines and a rest; without an end a response is one segment."""
     tokenizer = tiny.character_tokenizer()
     texts = ["1+2\n3\n4", "12345"]
@@ -90,7 +88,7 @@ def test_a_token_with_an_end_in_it_is_the_last_of_its_segment() -> None:
     assert not segment_ids(sequences, tokenizer, ["no such text"]).any()
 
 
-def test_prediction_heads_foresee_what_a_plain_pass_says() -> None:
+def test_prediction_heads_foresee_what_a_plain_pass_says():
     """Head n at the hidden state that predicts token t, scored on token t+n; the heads' loss trains the heads alone."""
     model, heads = small_qwen(4, 2), MTPHeads(32, count=3)
     for parameter in heads.parameters():

@@ -1,8 +1,5 @@
 """Loading of models, and the precision of passes: asked of the processor, applied to the layers and the engine."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +21,7 @@ from ..support.training_batches import random_batch
 
 
 @pytest.mark.parametrize(("name", "fast"), [("amx_bf16", True), ("avx512_bf16", True), ("avx2", False)])
-def test_a_processor_is_asked_for_bfloat16(name: str, fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_processor_is_asked_for_bfloat16(name, fast, monkeypatch):
     monkeypatch.setattr(precision, "device", lambda: torch.device("cpu"))
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {name: True})
     assert has_fast_bfloat16() is fast
@@ -36,7 +33,7 @@ def test_a_processor_is_asked_for_bfloat16(name: str, fast: bool, monkeypatch: p
     assert resolve_compute("float16", "float32") == resolve_compute("float16", "bfloat16") == torch.float16
 
 
-def test_passes_are_in_that_precision_and_log_probabilities_in_float32(made: tuple[Path, Path]) -> None:
+def test_passes_are_in_that_precision_and_log_probabilities_in_float32(made):
     settings = small_study(training={"compute": "bfloat16"}).training
     policy = open_policy(str(made[1]), Model(), method("grpo"), settings, 0)
     seen: list[torch.dtype] = []
@@ -54,7 +51,7 @@ def test_passes_are_in_that_precision_and_log_probabilities_in_float32(made: tup
     assert seen[-1] == torch.float32 and 0 < (exact - scores.log_probs).abs().max() < 0.2
 
 
-def test_the_engine_of_training_has_a_copy_in_that_precision(made: tuple[Path, Path]) -> None:
+def test_the_engine_of_training_has_a_copy_in_that_precision(made):
     for compute, copied in (("float32", False), ("bfloat16", True)):
         settings = small_study(training={"compute": compute}).training
         policy = open_policy(str(made[1]), Model(), method("grpo"), settings, 0)
@@ -63,7 +60,7 @@ def test_the_engine_of_training_has_a_copy_in_that_precision(made: tuple[Path, P
         assert (engine.model is not policy.model) is copied and policy.model.dtype == torch.float32
 
 
-def test_fused_norms_are_those_of_transformers(made: tuple[Path, Path]) -> None:
+def test_fused_norms_are_those_of_transformers(made):
     """With gradients, to the float32 in which transformers computes them; they are used on a GPU."""
     sequences, results = random_batch().sequences, []
     for fused in (False, True):
@@ -78,7 +75,7 @@ def test_fused_norms_are_those_of_transformers(made: tuple[Path, Path]) -> None:
     torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-4)
 
 
-def test_a_gpu_without_bfloat16_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_without_bfloat16_is_one_message(monkeypatch):
     monkeypatch.setattr(precision, "device", lambda: torch.device("cuda", 0))
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: False)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla T4")
@@ -87,7 +84,7 @@ def test_a_gpu_without_bfloat16_is_one_message(monkeypatch: pytest.MonkeyPatch) 
     assert resolve_compute("auto") == torch.float32 and resolve_compute("float16") == torch.float16
 
 
-def test_the_context_length_of_a_nested_text_configuration(tmp_path: Path) -> None:
+def test_the_context_length_of_a_nested_text_configuration(tmp_path):
     Gemma3Config(text_config={"max_position_embeddings": 77}).save_pretrained(tmp_path / "a")
     Qwen2Config(max_position_embeddings=78).save_pretrained(tmp_path / "b")
     assert [context_length(str(tmp_path / name)) for name in "ab"] == [77, 78]

@@ -1,12 +1,9 @@
 """Every tool reads the same tokens out of a tiny model's folder; Muon in float32 is torch's Muon up to bfloat16."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,7 +37,7 @@ OPENED: dict[str, Callable[[str], Any]] = {
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def folders(tmp_path_factory):
     """Both kinds of tiny models, saved as initial models are."""
     texts = [problem.problem for family in FAMILIES for problem in generate(family, "train", 20, seed=0)]
     kinds = {"characters": CHARACTER, "bpe": tiny.bpe_tokenizer(texts, 300)}
@@ -52,7 +49,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.mark.parametrize("kind", ["characters", "bpe"])
 @pytest.mark.parametrize("by", OPENED)
-def test_all_tools_read_the_same_tokens(by: str, kind: str, folders: dict[str, Path]) -> None:
+def test_all_tools_read_the_same_tokens(by, kind, folders):
     own = CHARACTER if kind == "characters" else load_tokenizer(str(folders[kind]))
     other = OPENED[by](str(folders[kind]))
     assert (other.pad_token_id, other.eos_token_id, len(other)) == (own.pad_token_id, own.eos_token_id, len(own))
@@ -66,7 +63,7 @@ def test_all_tools_read_the_same_tokens(by: str, kind: str, folders: dict[str, P
 
 
 @given(st.lists(st.sampled_from(CHARACTERS), max_size=40))
-def test_each_character_is_one_token_with_its_place_as_id(symbols: list[str]) -> None:
+def test_each_character_is_one_token_with_its_place_as_id(symbols):
     r"""Of any text in these characters, `\\boxed{` included; ids are what models were trained with."""
     text = "".join(symbols)
     ids = CHARACTER.encode(text, add_special_tokens=False)
@@ -74,7 +71,7 @@ def test_each_character_is_one_token_with_its_place_as_id(symbols: list[str]) ->
     assert [CHARACTERS[token] for token in ids] == re.findall(r"\\boxed\{|<\|pad\|>|<\|end\|>|[\s\S]", text)
 
 
-def test_updates_are_those_of_torch() -> None:
+def test_updates_are_those_of_torch():
     torch.manual_seed(0)
     start = [torch.randn(shape) for shape in [(8, 8), (16, 8), (8, 16), (8, 8)]]
     ours, theirs = ([w.clone().requires_grad_() for w in start] for _ in range(2))
@@ -94,7 +91,7 @@ def test_updates_are_those_of_torch() -> None:
 
 
 @pytest.mark.parametrize("shape", [(3, 6, 4), (3, 4, 6)])
-def test_singular_values_are_moved_close_to_1(shape: tuple[int, ...]) -> None:
+def test_singular_values_are_moved_close_to_1(shape):
     matrices = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     values = torch.linalg.svdvals(orthogonalised(matrices))
     assert values.min() > 0.6 and values.max() < 1.3

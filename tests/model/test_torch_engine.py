@@ -1,10 +1,7 @@
 """The transformers engine samples from the distribution that the trainer scores, independently of the batch."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,7 +17,7 @@ from ..support.engines import random_token_ids, requests_of, score_responses, to
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_the_trainer_scores_what_was_sampled(start: Path, temperature: float) -> None:
+def test_the_trainer_scores_what_was_sampled(start, temperature):
     # Every other response may have one token alone, so that it is cut off unless it ends at once.
     requests = [
         replace(request, max_tokens=1 if i % 2 else 4) for i, request in enumerate(requests_of(start, temperature))
@@ -33,7 +30,7 @@ def test_the_trainer_scores_what_was_sampled(start: Path, temperature: float) ->
         assert len(response.ids) == request.max_tokens or (response.finished and len(response.ids) < request.max_tokens)
 
 
-def test_a_response_does_not_depend_on_its_batch(start: Path) -> None:
+def test_a_response_does_not_depend_on_its_batch(start):
     requests = requests_of(start)
     together = torch_engine(start).generate(requests)
     assert [r.ids for r in torch_engine(start, batch_size=4).generate(requests)] == [r.ids for r in together]
@@ -43,7 +40,7 @@ def test_a_response_does_not_depend_on_its_batch(start: Path) -> None:
 
 
 @pytest.mark.parametrize("top_p", [1.0, 0.5])
-def test_sampling_follows_the_distribution_and_greedy_takes_its_largest(start: Path, top_p: float) -> None:
+def test_sampling_follows_the_distribution_and_greedy_takes_its_largest(start, top_p):
     """First tokens of 4,000 samples of one prompt against the model's own probabilities, within the nucleus."""
     prompt, (model, _) = requests_of(start)[0].prompt_ids, load_model(str(start))
     with torch.no_grad():
@@ -59,7 +56,7 @@ def test_sampling_follows_the_distribution_and_greedy_takes_its_largest(start: P
     assert bool((error < 5 * (p * (1 - p) / 4000).sqrt() + 1e-3).all()) and not counts[p == 0].any()
 
 
-def test_a_response_ends_at_every_end_token_of_the_models_configuration(start: Path) -> None:
+def test_a_response_ends_at_every_end_token_of_the_models_configuration(start):
     """As in vLLM: chat models have an end of the turn, which is the tokenizer's, and one of the text."""
     engine = torch_engine(start)
     plain = engine.generate(requests := requests_of(start))
@@ -72,7 +69,7 @@ def test_a_response_ends_at_every_end_token_of_the_models_configuration(start: P
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2])
-def test_the_small_decoder_equals_transformers(kv_heads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_small_decoder_equals_transformers(kv_heads, monkeypatch):
     """The same tokens and log-probabilities, with grouped heads and without."""
     torch.manual_seed(0)
     sizes = {"hidden_size": 64, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}

@@ -1,7 +1,5 @@
 """Log-probabilities and entropies in blocks of tokens × vocabulary are those of all logits at once."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest
@@ -51,9 +49,7 @@ def gradients(outputs: Pair, inputs: list, seed: int = 0) -> list[Tensor]:
     bias=st.booleans(),
     seed=st.integers(0, 99),
 )
-def test_blocks_equal_all_logits_at_once(
-    tokens: int, vocabulary: int, block: tuple[int, int], temperature: float, scale: float, bias: bool, seed: int
-) -> None:
+def test_blocks_equal_all_logits_at_once(tokens, vocabulary, block, temperature, scale, bias, seed):
     inputs = made_up(tokens, 5, vocabulary, scale, seed, bias)
     expected = plain(*inputs, temperature)
     found = blockwise(*inputs, temperature, block=block)
@@ -62,7 +58,7 @@ def test_blocks_equal_all_logits_at_once(
     torch.testing.assert_close(*by_inputs, rtol=1e-10, atol=1e-10 * scale)
 
 
-def test_each_output_has_its_own_gradient_and_only_what_needs_one_gets_it() -> None:
+def test_each_output_has_its_own_gradient_and_only_what_needs_one_gets_it():
     """Each output alone; with ``entropy_gradient=False`` a loss of the entropy has no gradient."""
     inputs = made_up(5, 4, 11)
     for which in (0, 1):
@@ -77,7 +73,7 @@ def test_each_output_has_its_own_gradient_and_only_what_needs_one_gets_it() -> N
     torch.testing.assert_close(*(torch.autograd.grad(sum(x.sum() for x in xs), frozen[:1]) for xs in (out, expected)))
 
 
-def test_half_precision_is_summed_in_float32() -> None:
+def test_half_precision_is_summed_in_float32():
     """Outputs of a bfloat16 model agree with its numbers in float64; gradients are rounded to bfloat16 once."""
     inputs = [x.detach().bfloat16().requires_grad_() for x in made_up(64, 64, 600, scale=3.0)[:3]]
     targets = torch.arange(64)
@@ -93,7 +89,7 @@ def test_half_precision_is_summed_in_float32() -> None:
 
 
 @pytest.mark.parametrize("vocabulary", [40, 70])
-def test_small_and_large_vocabularies_give_the_same_results(vocabulary: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_and_large_vocabularies_give_the_same_results(vocabulary, monkeypatch):
     """Vocabularies up to the bound are computed at once, larger ones in blocks."""
     monkeypatch.setattr(unembedding, "PLAIN_VOCABULARY", 50)
     monkeypatch.setattr(unembedding, "blockwise", partial(blockwise, block=(4, 32)))

@@ -1,7 +1,5 @@
 """A real vLLM samples what the trainer scores, and takes new weights."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import shutil
@@ -26,9 +24,7 @@ from ..support.engines import needs_vllm, requests_of, save_tiny, score_response
 from ..support.small import SMALL, write_study
 
 
-def test_the_cache_of_a_gpu_has_room_for_a_step_or_half_of_what_is_left(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_cache_of_a_gpu_has_room_for_a_step_or_half_of_what_is_left(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (60 * GIB, 80 * GIB))
@@ -51,9 +47,7 @@ def test_the_cache_of_a_gpu_has_room_for_a_step_or_half_of_what_is_left(
         (False, ["vllm"], "0.32.0+cpu", True),
     ],
 )
-def test_a_cuda_build_of_vllm_without_a_gpu_is_a_user_error(
-    gpu: bool, packages: list[str], version: str, runs: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cuda_build_of_vllm_without_a_gpu_is_a_user_error(gpu, packages, version, runs, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: SimpleNamespace(name=name))
     monkeypatch.setattr(open_engine, "distributions", lambda: [SimpleNamespace(name=name) for name in packages])
@@ -65,7 +59,7 @@ def test_a_cuda_build_of_vllm_without_a_gpu_is_a_user_error(
             open_engine.check_vllm_runs_here()
 
 
-def test_objects_of_the_trainer_are_no_part_of_a_collection_while_the_engine_works() -> None:
+def test_objects_of_the_trainer_are_no_part_of_a_collection_while_the_engine_works():
     with frozen_heap():
         assert gc.get_freeze_count() > 10_000
     assert gc.get_freeze_count() == 0
@@ -73,7 +67,7 @@ def test_objects_of_the_trainer_are_no_part_of_a_collection_while_the_engine_wor
 
 @needs_vllm
 @pytest.mark.slow
-def test_vllm_samples_what_the_trainer_scores_and_takes_new_weights(start: Path) -> None:
+def test_vllm_samples_what_the_trainer_scores_and_takes_new_weights(start):
     """All weights change: with old weights, or a prefix cached under them, the responses would differ."""
 
     def ids(engine: Engine, requests: list[Request]) -> list[list[int]]:
@@ -98,7 +92,7 @@ def test_vllm_samples_what_the_trainer_scores_and_takes_new_weights(start: Path)
 
 @needs_vllm
 @pytest.mark.slow
-def test_rollouts_follow_the_weights(made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rollouts_follow_the_weights(made, tmp_path, monkeypatch):
     """Each step samples from the weights of that step, and a second run takes the engine over: trainer and engine agree
     on what was sampled.
     """
@@ -117,7 +111,7 @@ def test_rollouts_follow_the_weights(made: tuple[Path, Path], tmp_path: Path, mo
 
 @needs_vllm
 @pytest.mark.slow
-def test_a_small_cache_has_room_for_short_sequences_of_a_model_with_a_long_context(tmp_path: Path) -> None:
+def test_a_small_cache_has_room_for_short_sequences_of_a_model_with_a_long_context(tmp_path):
     save_tiny(tmp_path, intermediate=32, layers=2, context=4096)
     per_token = 2 * 2 * 32 * 4  # keys and values of two layers, 32 numbers of 4 bytes
     engine = VllmEngine(str(tmp_path), kv_gib=1024 * per_token / 2**30)

@@ -1,7 +1,5 @@
 """The documentation agrees with the code: links, commands, study files, imports, and the tables of presets."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import re
@@ -44,7 +42,7 @@ def anchors(path: Path) -> set[str]:
 
 
 @every_document
-def test_relative_links_resolve(path: Path) -> None:
+def test_relative_links_resolve(path):
     for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
         if re.match(r"[a-z]+:", target):
             continue
@@ -54,7 +52,7 @@ def test_relative_links_resolve(path: Path) -> None:
         assert not anchor or anchor in anchors(there), f"{path}: {target}"
 
 
-def test_pages_that_the_code_names_exist() -> None:
+def test_pages_that_the_code_names_exist():
     """In messages, comments and study files."""
     pattern = r"\b(docs|lab)/[a-zA-Z_/-]+\.md"
     command = ["git", "grep", "-hoE", pattern, "--", "src", "studies", "lab", "workflow", "tests", "*.yaml", "Makefile"]
@@ -63,7 +61,7 @@ def test_pages_that_the_code_names_exist() -> None:
 
 
 @every_document
-def test_python_compiles_and_what_it_imports_exists(path: Path) -> None:
+def test_python_compiles_and_what_it_imports_exists(path):
     for example in blocks(path, "python"):
         compile(example, str(path), "exec")
         for module_name, names in re.findall(r"^ *from (policygrain[\w.]*) import (\([^)]*\)|.*)", example, flags=re.M):
@@ -77,7 +75,7 @@ def test_python_compiles_and_what_it_imports_exists(path: Path) -> None:
 
 
 @every_document
-def test_commands_have_the_options_that_they_are_given(path: Path) -> None:
+def test_commands_have_the_options_that_they_are_given(path):
     if path.name == "CHANGELOG.md":
         return
     for line in "\n".join(blocks(path, "", "bash")).replace("\\\n", " ").splitlines():
@@ -91,14 +89,14 @@ def test_commands_have_the_options_that_they_are_given(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("*.md")), ids=lambda p: p.name)
-def test_make_targets_that_are_named_exist(path: Path) -> None:
+def test_make_targets_that_are_named_exist(path):
     for target in set(re.findall(r"(?:`|^)make ([a-z][\w-]+)", path.read_text(), flags=re.M)):
         done = subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True, check=False)
         assert path.name == "CHANGELOG.md" or done.returncode == 0, f"make {target}: {done.stderr}"
 
 
 @every_document
-def test_parts_of_study_files_are_accepted(path: Path) -> None:
+def test_parts_of_study_files_are_accepted(path):
     """Blocks of YAML whose keys are those of a study: with a base as they are, else as part of a small study."""
     for block in blocks(path, "yaml"):
         part = yaml.safe_load(block)
@@ -110,7 +108,7 @@ def test_parts_of_study_files_are_accepted(path: Path) -> None:
 
 
 @every_document
-def test_equations_avoid_what_renderers_break(path: Path) -> None:
+def test_equations_avoid_what_renderers_break(path):
     """GitHub reads a backslash before punctuation as Markdown, and does not render these commands."""
     text = path.read_text()
     assert text.count("$$") % 2 == 0
@@ -119,17 +117,17 @@ def test_equations_avoid_what_renderers_break(path: Path) -> None:
         assert equation.count("{") == equation.count("}") and equation.count(r"\left") == equation.count(r"\right")
 
 
-def test_the_tables_of_presets_are_current() -> None:
+def test_the_tables_of_presets_are_current():
     page = ROOT / "docs/methods/README.md"
     assert load_script(ROOT / "docs/presets.py").fill(page.read_text()) == page.read_text(), "run `make schema`"
 
 
-def test_figures_of_the_documentation_are_shown_on_a_page() -> None:
+def test_figures_of_the_documentation_are_shown_on_a_page():
     text = "\n".join(path.read_text() for path in DOCUMENTS)
     assert [p.name for p in (ROOT / "docs/figures").iterdir() if f"figures/{p.name}" not in text] == []
 
 
-def test_the_reference_of_keys_and_their_schema_are_current() -> None:
+def test_the_reference_of_keys_and_their_schema_are_current():
     module = load_script(ROOT / "docs/keys.py")
     assert (ROOT / "docs/configuration.md").read_text() == module.markdown(), "run `make schema`"
     assert (ROOT / "workflow/schemas/study.schema.json").read_text() == module.schema(), "run `make schema`"

@@ -1,7 +1,5 @@
 """The repository stays small enough for one person to know: lines, folders, pages and studies."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -36,6 +34,6 @@ LIMITS: dict[str, tuple[int, Callable[[], int]]] = {
 
 
 @pytest.mark.parametrize("what", LIMITS)
-def test_a_limit_is_kept(what: str) -> None:
+def test_a_limit_is_kept(what):
     limit, measured = LIMITS[what]
     assert measured() <= limit, what

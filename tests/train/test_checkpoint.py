@@ -1,7 +1,5 @@
 """Checkpoints that are complete or passed over, what they may contain, and the lock on a run folder."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil
@@ -37,7 +35,7 @@ def loaded(folder: Path) -> dict[str, Any] | None:
     return counters
 
 
-def test_a_torn_checkpoint_is_passed_over_with_a_message(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_torn_checkpoint_is_passed_over_with_a_message(tmp_path, capfd):
     """Cut or changed at any byte of any of its files, or without one of them. The two newest are kept."""
     (tmp_path / ".step00004").mkdir()  # what a killed process leaves
     two_checkpoints(tmp_path)
@@ -58,7 +56,7 @@ def test_a_torn_checkpoint_is_passed_over_with_a_message(tmp_path: Path, capfd: 
     assert loaded(tmp_path) is None
 
 
-def test_an_error_of_writing_is_raised_by_the_next_call(tmp_path: Path) -> None:
+def test_an_error_of_writing_is_raised_by_the_next_call(tmp_path):
     """The folder of checkpoints cannot be made: a file is in its place."""
     (tmp_path / "file").write_text("")
     parts, writer = {"model": torch.nn.Linear(8, 4)}, checkpoint.Writer(tmp_path / "file" / "checkpoints")
@@ -69,15 +67,13 @@ def test_an_error_of_writing_is_raised_by_the_next_call(tmp_path: Path) -> None:
         writer.save(3, parts, {"step": 3})
 
 
-def test_a_state_that_has_no_room_in_memory_twice_is_written_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_state_that_has_no_room_in_memory_twice_is_written_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "_available_memory", lambda: 0)
     checkpoint.Writer(tmp_path).save(1, {"model": torch.nn.Linear(8, 4)}, {"step": 1})
     assert checkpoint.load_newest(tmp_path, {"model": torch.nn.Linear(8, 4)}) == {"step": 1}
 
 
-def test_tied_weights_are_saved_once(tmp_path: Path) -> None:
+def test_tied_weights_are_saved_once(tmp_path):
     one, two = torch.nn.Linear(64, 64, bias=False), torch.nn.Linear(64, 64, bias=False)
     sizes = []
     for step in range(2):
@@ -99,9 +95,7 @@ class Harmful:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"PK of something else"], ids=["forbidden", "empty", "no archive"])
-def test_a_checkpoint_that_may_not_be_loaded_is_one_message_and_runs_nothing(
-    content: bytes | None, tmp_path: Path
-) -> None:
+def test_a_checkpoint_that_may_not_be_loaded_is_one_message_and_runs_nothing(content, tmp_path):
     """Its checksums are right: somebody else wrote it."""
     two_checkpoints(tmp_path)
     newest, executed = tmp_path / "step00003", tmp_path / "executed"
@@ -118,7 +112,7 @@ def test_a_checkpoint_that_may_not_be_loaded_is_one_message_and_runs_nothing(
     assert loaded(tmp_path) == {"step": 2}
 
 
-def test_two_trainers_do_not_share_a_run_directory(made: tuple[Path, Path], tmp_path: Path) -> None:
+def test_two_trainers_do_not_share_a_run_directory(made, tmp_path):
     refused = pytest.raises(UserError, match=f"another process is training here .process {os.getpid()} on ")
     with checkpoint.run_lock(tmp_path / "run"), refused, checkpoint.run_lock(tmp_path / "run"):
         pass
@@ -131,7 +125,7 @@ def test_two_trainers_do_not_share_a_run_directory(made: tuple[Path, Path], tmp_
     assert (run / "metrics.jsonl").exists() and not list(run.glob("superseded-*"))
 
 
-def test_a_batch_job_waits_until_its_predecessor_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_job_waits_until_its_predecessor_is_gone(tmp_path, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     held, gone = threading.Event(), threading.Event()
 

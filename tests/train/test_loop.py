@@ -1,7 +1,5 @@
 """The real training loop on a tiny model: every preset, exact resume, time limits, batches sampled ahead, engines."""
 
-from __future__ import annotations
-
 import math
 import os
 import signal
@@ -32,7 +30,7 @@ from ..support.small import SMALL, assert_same_end, small_study, train_small, tr
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in method_names() if name != "turn_ratio"])  # one turn is a sequence
-def test_every_preset_trains(name: str, made: tuple[Path, Path], tmp_path: Path) -> None:
+def test_every_preset_trains(name, made, tmp_path):
     # GEPO's ratio is not near 1 for short responses: its range would leave no gradient in two steps.
     wide = {"gepo": {"clip": {"low": 1.0, "high": 100.0}}} if name == "gepo" else {}
     study = small_study(training={"steps": 2}, methods=wide, experiments={"headline": {"methods": [name]}})
@@ -60,7 +58,7 @@ def command(made: tuple[Path, Path], folder: Path, **training: Any) -> list[str]
 
 
 @pytest.mark.slow
-def test_a_killed_run_ends_as_the_undisturbed_one(made: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_killed_run_ends_as_the_undisturbed_one(made, tmp_path):
     """Killed at any moment, by SIGKILL; the same command again gives the same metrics and the same weights."""
     train, whole, broken = command(made, tmp_path, steps=12), tmp_path / "whole", tmp_path / "broken"
     assert main([*train, str(whole)]) == 0
@@ -77,20 +75,15 @@ def test_a_killed_run_ends_as_the_undisturbed_one(made: tuple[Path, Path], tmp_p
 
 
 @pytest.fixture(scope="module")
-def whole(made: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(made, tmp_path_factory):
     """The run that is hard to resume, undisturbed."""
     return train_small(small_study(**HARD), tmp_path_factory.mktemp("whole") / "run", *made)
 
 
 @pytest.mark.parametrize("reason", ["SIGTERM", "SIGUSR1", "SIGHUP", "the time limit"])
 def test_a_run_that_is_stopped_after_each_step_ends_as_the_undisturbed_one(
-    reason: str,
-    made: tuple[Path, Path],
-    whole: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    reason, made, whole, tmp_path, monkeypatch, capsys
+):
     run, limit = tmp_path / "run", ["--time-limit", "0"] if reason == "the time limit" else []
     train = [*command(made, tmp_path, checkpoint_every=100), str(run), *limit]
     number = getattr(signal, reason, None)
@@ -119,7 +112,7 @@ def test_a_run_that_is_stopped_after_each_step_ends_as_the_undisturbed_one(
     assert_same_end(run, whole)
 
 
-def test_no_step_is_started_that_would_not_fit() -> None:
+def test_no_step_is_started_that_would_not_fit():
     now = time.monotonic()
     assert Stop(now + SPARE_SECONDS + 25).after_step(10.0) is None  # 10 for the step, 10 more for saving it
     assert Stop(now + SPARE_SECONDS + 15).after_step(10.0) == "the time limit"
@@ -133,11 +126,11 @@ def test_no_step_is_started_that_would_not_fit() -> None:
     ("text", "seconds"),
     [("59", 59), ("4:05", 245), ("1:00:00", 3600), ("2-00:00:01", 172801), ("UNLIMITED", None), ("", None)],
 )
-def test_time_left_as_slurm_prints_it(text: str, seconds: float | None) -> None:
+def test_time_left_as_slurm_prints_it(text, seconds):
     assert parse_time_left(text) == seconds
 
 
-def test_the_deadline_is_the_one_given_or_that_of_the_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_deadline_is_the_one_given_or_that_of_the_job(monkeypatch, tmp_path):
     for name in ("SLURM_JOB_ID", "SLURM_JOB_END_TIME"):
         monkeypatch.delenv(name, raising=False)
     assert deadline() is None
@@ -159,9 +152,7 @@ def test_the_deadline_is_the_one_given_or_that_of_the_job(monkeypatch: pytest.Mo
     assert left(deadline()) == pytest.approx(50, abs=2)
 
 
-def test_two_passes_over_a_batch_are_two_updates_with_the_same_old_log_probs(
-    made: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_two_passes_over_a_batch_are_two_updates_with_the_same_old_log_probs(made, tmp_path):
     """The second one is further from the old policy; with old log-probabilities of its own it would not be."""
     study = small_study(training={"steps": 1, "updates_per_batch": 1, "group": 12, "epochs": 2})
     first, last = trained(study, tmp_path / "run", made)
@@ -169,9 +160,7 @@ def test_two_passes_over_a_batch_are_two_updates_with_the_same_old_log_probs(
     assert first["kl_old"] > 1e-6 and first["ratio_variance"] > 1e-9
 
 
-def test_a_batch_sampled_ahead_is_off_from_the_policy_that_sampled_it(
-    made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_batch_sampled_ahead_is_off_from_the_policy_that_sampled_it(made, tmp_path, capsys):
     """With one update a batch, ratios are 1 at once and not 1 a step later: the old policy is the sampler's."""
     rows = {}
     for ahead in (0, 1, 2):
@@ -192,7 +181,7 @@ def test_a_batch_sampled_ahead_is_off_from_the_policy_that_sampled_it(
     assert rows[1][1] == second != rows[0][1]
 
 
-def test_the_age_of_a_batch_is_that_of_its_anchor(made: tuple[Path, Path], tmp_path: Path) -> None:
+def test_the_age_of_a_batch_is_that_of_its_anchor(made, tmp_path):
     """A-3PO is `bypass` up to an age of one step; at two its anchor is half way and kl_old a quarter."""
     rows = {}
     for name in ("a3po", "bypass"):
@@ -204,9 +193,7 @@ def test_the_age_of_a_batch_is_that_of_its_anchor(made: tuple[Path, Path], tmp_p
     assert half == pytest.approx(whole / 4, rel=0.3) and whole > 1e-6
 
 
-def test_an_engine_sleeps_while_the_policy_learns_and_is_awake_when_it_samples(
-    made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_sleeps_while_the_policy_learns_and_is_awake_when_it_samples(made, tmp_path, monkeypatch):
     """In validation, with batches sampled ahead, in the heads' warm-up: GPU memory is for one of both at a time."""
     awake, calls = [False], Counter[str]()
 
@@ -235,9 +222,7 @@ def test_an_engine_sleeps_while_the_policy_learns_and_is_awake_when_it_samples(
     assert calls["generate"] >= 2 + 4 + 5 and not awake[0]
 
 
-def test_an_engine_that_is_not_the_policy_ends_the_run(
-    made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_that_is_not_the_policy_ends_the_run(made, tmp_path, monkeypatch):
     """The engine never gets new weights; the message names step, difference and bound, and the run is saved."""
     load_weights, start = TorchEngine.load_weights, load_model(str(made[1]))[0]
     study = small_study(training={"learning_rate": 3e-3, "off_policy_steps": 1})
@@ -249,18 +234,14 @@ def test_an_engine_that_is_not_the_policy_ends_the_run(
     assert_same_end(train_small(study, tmp_path / "run", *made), tmp_path / "whole")
 
 
-def test_the_batch_of_a_step_that_is_not_finite_is_kept(
-    made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_batch_of_a_step_that_is_not_finite_is_kept(made, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda *_: torch.tensor(math.inf))
     with pytest.raises(UserError, match=r"gradient is not finite .*failed_batch\.pt"):
         train_small(small_study(), tmp_path / "run", *made)
     assert torch.load(tmp_path / "run" / "failed_batch.pt")["ids"].ndim == 2
 
 
-def test_a_final_model_that_cannot_be_written_is_one_message_and_the_next_run_ends(
-    made: tuple[Path, Path], whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_final_model_that_cannot_be_written_is_one_message_and_the_next_run_ends(made, whole, tmp_path, monkeypatch):
     def full(self: PreTrainedModel, folder: Path, **_: Any) -> None:
         folder.mkdir()
         (folder / "model.safetensors").write_bytes(b"half")

@@ -1,7 +1,5 @@
 """How a model is held and computed: in half precision, with recomputed activations, an adapter or prediction heads."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 from pathlib import Path
@@ -45,9 +43,7 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
     [({"activation_checkpointing": True}, 1e-6), ({"compute": "float16"}, 0.01), ({"compute": "bfloat16"}, 0.05)],
     ids=["recomputed", "float16", "bfloat16"],
 )
-def test_how_a_model_is_held_does_not_change_an_update(
-    training: dict, tolerance: float, made: tuple[Path, Path]
-) -> None:
+def test_how_a_model_is_held_does_not_change_an_update(training, tolerance, made):
     """The same batch, so that no sampled token depends on the processor."""
 
     def updated(**settings: object) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
@@ -68,7 +64,7 @@ def copied(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     return {name: weight.clone() for name, weight in full_weights(model)}
 
 
-def test_a_float16_gradient_that_overflows_makes_no_step(made: tuple[Path, Path]) -> None:
+def test_a_float16_gradient_that_overflows_makes_no_step(made):
     """Losses are scaled by too much at first; the scaler finds a scale that is not, and learning goes on."""
     chosen, settings = method("grpo"), small_study(training={"compute": "float16"}).training
     policy = open_policy(str(made[1]), Model(), chosen, settings, 0)
@@ -91,7 +87,7 @@ def lora(**training: object) -> Study:
 
 
 @NO_PEFT
-def test_an_adapter_learns_resumes_and_is_saved_as_a_plain_model(made: tuple[Path, Path], tmp_path: Path) -> None:
+def test_an_adapter_learns_resumes_and_is_saved_as_a_plain_model(made, tmp_path):
     study = lora(learning_rate=5e-2)
     run = tmp_path / "run"
     rows = trained(study, run, made)[:-1]
@@ -110,9 +106,7 @@ def test_an_adapter_learns_resumes_and_is_saved_as_a_plain_model(made: tuple[Pat
 
 
 @NO_PEFT
-def test_an_adapter_that_cannot_be_made_is_one_message(
-    made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_adapter_that_cannot_be_made_is_one_message(made, tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"model\.lora\.targets: .*queries"):
         train_small(small_study(model={"lora": {"targets": ["queries"]}}), tmp_path / "run", *made)
     found = importlib.util.find_spec
@@ -121,7 +115,7 @@ def test_an_adapter_that_cannot_be_made_is_one_message(
         train_small(lora(), tmp_path / "run", *made)
 
 
-def test_the_full_weights_of_a_model_that_fsdp_shards_are_those_it_was_loaded_from(made: tuple[Path, Path]) -> None:
+def test_the_full_weights_of_a_model_that_fsdp_shards_are_those_it_was_loaded_from(made):
     """As TRL holds it with `fsdp`; the engine and the final model get these weights."""
     model, expected = load_model(str(made[1]))[0], weights(made[1])
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -140,7 +134,7 @@ def test_the_full_weights_of_a_model_that_fsdp_shards_are_those_it_was_loaded_fr
         dist.destroy_process_group()
 
 
-def test_the_initial_policy_is_put_away_after_an_error(made: tuple[Path, Path]) -> None:
+def test_the_initial_policy_is_put_away_after_an_error(made):
     """The reference policy goes back to host memory, or adapters are enabled again."""
     model = load_model(str(made[1]))[0]
     tensors = [*model.parameters(), *model.buffers()]
@@ -172,7 +166,7 @@ def heads_study(warmup_batches: int, **mtp: Any) -> Any:
     )
 
 
-def test_only_a_ratio_that_looks_ahead_has_heads_and_their_weights_follow_the_seed(made: tuple[Path, Path]) -> None:
+def test_only_a_ratio_that_looks_ahead_has_heads_and_their_weights_follow_the_seed(made):
     model, _ = load_model(str(made[1]))
     assert build_heads(model, method("grpo"), seed=0) is None
     before = torch.get_rng_state()
@@ -182,9 +176,7 @@ def test_only_a_ratio_that_looks_ahead_has_heads_and_their_weights_follow_the_se
     assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
 
 
-def test_the_warm_up_lowers_the_heads_loss_with_samples_of_its_own_and_is_recorded(
-    made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_warm_up_lowers_the_heads_loss_with_samples_of_its_own_and_is_recorded(made, tmp_path, monkeypatch):
     """Training begins with the same prompts, seeds and policy as without a warm-up."""
     generate, seeds = TorchEngine.generate, []
 
@@ -209,9 +201,7 @@ def test_the_warm_up_lowers_the_heads_loss_with_samples_of_its_own_and_is_record
     assert heads is not None and record.parameters == sum(p.numel() for p in heads.parameters())
 
 
-def test_a_resumed_run_does_not_warm_up_again(
-    made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_run_does_not_warm_up_again(made, tmp_path, monkeypatch):
     study = heads_study(2)
     whole = train_small(study, tmp_path / "whole", *made)
     with pytest.raises(Stopped):

@@ -1,7 +1,5 @@
 """What a resumed run keeps of its logs of metrics and timings, and refuses; what supersedes a run in its folder."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import shutil
@@ -32,9 +30,7 @@ OTHERS += ['{"step": 1}'.encode("utf-16-le") + b"\n", *LINES]
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "timings.jsonl"])
 @given(right=st.integers(0, 3), rest=st.lists(st.sampled_from(OTHERS), max_size=4))
-def test_lines_before_the_checkpoint_are_kept_and_one_that_is_lost_is_named(
-    name: str, right: int, rest: list[bytes]
-) -> None:
+def test_lines_before_the_checkpoint_are_kept_and_one_that_is_lost_is_named(name, right, rest):
     """A file of some lines as they were and other lines; what follows the checkpoint is replaced whatever it is."""
     parts = [part for part in [*LINES[:right], *rest] if part]
     begin = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(parts, KEPT, strict=False))
@@ -62,9 +58,7 @@ def test_lines_before_the_checkpoint_are_kept_and_one_that_is_lost_is_named(
         assert run.metrics.read_bytes() == run.timings.read_bytes() == b"", "without a checkpoint they begin anew"
 
 
-def test_a_run_whose_lines_were_lost_is_resumed_when_they_are_back(
-    made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_whose_lines_were_lost_is_resumed_when_they_are_back(made, tmp_path, monkeypatch):
     """Killed before its final model was written; its newest checkpoint is of step 3."""
     monkeypatch.setattr("policygrain.trainers.run.remove_old", lambda *_: None)
     whole = train_small(small_study(), tmp_path / "whole", *made)
@@ -80,7 +74,7 @@ def test_a_run_whose_lines_were_lost_is_resumed_when_they_are_back(
     assert [json.loads(line)["step"] for line in (run / "timings.jsonl").open()] == [0, 1, 2, 3]
 
 
-def test_numbers_that_json_lacks_are_null_and_a_log_that_cannot_be_written_is_one_message(tmp_path: Path) -> None:
+def test_numbers_that_json_lacks_are_null_and_a_log_that_cannot_be_written_is_one_message(tmp_path):
     run = RunFolder(tmp_path)
     log = MetricsLog(run, resume_at=0)
     log.metrics({"step": 0, "loss": float("nan"), "ratio_max": float("inf"), "entropy": 0.5})
@@ -96,7 +90,7 @@ def test_numbers_that_json_lacks_are_null_and_a_log_that_cannot_be_written_is_on
 
 
 @pytest.mark.parametrize("what", ["nothing", "train", "validation", "initial model", "a setting"])
-def test_a_run_is_superseded_by_other_settings_and_inputs(what: str, made: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_run_is_superseded_by_other_settings_and_inputs(what, made, tmp_path):
     def config(study: Study, data: Path, start: Path) -> Any:
         return run_config(study, next(iter(run_matrix(study).arms.values())), 1, str(start), DataFolder(data))
 

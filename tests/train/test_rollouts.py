@@ -1,10 +1,7 @@
 """Between sampling and the loss: rewards, dynamic sampling, and log-probabilities of the old policy and the engine."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,14 +36,14 @@ def collect(
     return part.collector(settings, Sampler(**sampler)).collect(Clock()), part
 
 
-def test_the_overlong_punishment_by_hand() -> None:
+def test_the_overlong_punishment_by_hand():
     responses = [Response([0] * n, True, [0.0] * n) for n in (1, 8, 9, 10)]  # L_max 10, B 2: free up to 8
     assert _overlong(responses, 10, 0.2).tolist() == pytest.approx([0, 0, 0.5, 1])
     assert _overlong(responses, 10, 0.0).tolist() == [0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_batches_that_are_sampled_together_are_those_of_single_calls(dynamic: bool) -> None:
+def test_batches_that_are_sampled_together_are_those_of_single_calls(dynamic):
     """The same prompts, seeds and rewards, by fewer calls of the engine."""
     script = [MIXED, ALL, NONE, MIXED, MIXED, ALL, MIXED, MIXED] * 2
     part, settings = Scripted(script, (3, 4)), Training(prompts_per_step=2, group=2, max_tokens=10)
@@ -77,9 +74,7 @@ def test_batches_that_are_sampled_together_are_those_of_single_calls(dynamic: bo
     ],
     ids=["replaced", "surplus", "oversampled", "given up after max_batches", "not dynamic"],
 )
-def test_groups_of_equal_rewards_are_replaced_and_surplus_ones_left_out(
-    script: list[tuple[bool, ...]], sampler: dict[str, Any], prompts: list[int], sampled: int
-) -> None:
+def test_groups_of_equal_rewards_are_replaced_and_surplus_ones_left_out(script, sampler, prompts, sampled):
     rollouts, part = collect(script, **sampler)
     assert rollouts.prompts == [[prompt] for prompt in prompts]
     assert (rollouts.sampled, rollouts.dropped) == (sampled, sampled - len(prompts))
@@ -88,7 +83,7 @@ def test_groups_of_equal_rewards_are_replaced_and_surplus_ones_left_out(
     assert rollouts.sampled_accuracy == pytest.approx(sum(map(sum, script[:sampled])) / (2 * sampled))
 
 
-def test_a_group_is_dropped_by_its_rewards_the_punishment_included() -> None:
+def test_a_group_is_dropped_by_its_rewards_the_punishment_included():
     """Our reading of DAPO's condition, which counts correct responses."""
     how = {"lengths": (3, 10), "prompts": 1, "dynamic": True}
     assert collect([ALL], **how, overlong_buffer=0.2)[0].rewards.tolist() == [[1, 0]]
@@ -97,8 +92,8 @@ def test_a_group_is_dropped_by_its_rewards_the_punishment_included() -> None:
 
 @pytest.mark.parametrize(("shift", "of_engine"), [(0.0, [2 * 4] * 4), (0.005, [2 * 4, 8 * 4] * 4)])
 def test_a_quarter_of_the_groups_is_scored_or_all_if_the_engine_differs_and_training_is_the_same(
-    shift: float, of_engine: list[int], made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    shift, of_engine, made, tmp_path, monkeypatch
+):
     """Eight groups of four; the engine's log-probabilities are off by ``shift``."""
     scored: list[int] = []
     score, generate = module._score_rows, TorchEngine.generate
@@ -123,7 +118,7 @@ def test_a_quarter_of_the_groups_is_scored_or_all_if_the_engine_differs_and_trai
         assert one[key] == pytest.approx(other[key], abs=1e-5), key
 
 
-def test_methods_that_read_more_than_log_probs_are_scored_by_the_trainer() -> None:
+def test_methods_that_read_more_than_log_probs_are_scored_by_the_trainer():
     """TEPO's mask needs entropies of the old policy, MPO's heads their predictions."""
     names = ("grpo", "dapo", "mpo", "gspo", "tepo", "mpo_heads", "kl_cov")
     assert [_needs_log_probs_alone(method(name)) for name in names] == [True] * 4 + [False] * 3
@@ -139,7 +134,7 @@ def moved(model: PreTrainedModel) -> PreTrainedModel:
 
 
 @pytest.fixture
-def by_another_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+def by_another_policy(monkeypatch):
     """The engine samples from another policy than the one that is trained."""
     real = TorchEngine.load_weights
     monkeypatch.setattr(TorchEngine, "load_weights", lambda self, model: real(self, moved(model)))
@@ -155,9 +150,7 @@ def off_policy(name: str = "grpo", **training: Any) -> Study:
 
 
 @pytest.mark.usefixtures("by_another_policy")
-def test_the_ratio_is_to_the_trainers_policy_unless_the_method_asks_for_the_engines(
-    made: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_the_ratio_is_to_the_trainers_policy_unless_the_method_asks_for_the_engines(made, tmp_path):
     rows = trained(off_policy(), tmp_path / "old", made)[:-1]
     assert min(row["mismatch_mean"] for row in rows) > 0.01
     assert all(row["ratio_mean"] == pytest.approx(1, abs=1e-5) and row["kl_old"] < 1e-9 for row in rows)
@@ -168,9 +161,7 @@ def test_the_ratio_is_to_the_trainers_policy_unless_the_method_asks_for_the_engi
 
 
 @pytest.mark.usefixtures("by_another_policy")
-def test_the_engine_records_the_policy_that_sampled_and_weights_lead_back_to_the_trainers(
-    made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_engine_records_the_policy_that_sampled_and_weights_lead_back_to_the_trainers(made, tmp_path, monkeypatch):
     """The mean of π/μ over samples of μ is 1."""
     taken: list[Rollouts] = []
     prepare = module.prepare

@@ -1,9 +1,6 @@
 """The initial model: built again where stale, refused where damaged; a pretrained one from the package index."""
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,17 +43,17 @@ def weights(start: StartFolder) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def quick(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def quick(tmp_path_factory):
     """Data and an initial model, to be copied."""
     return build(quick_study(), tmp_path_factory.mktemp("quick")).path.parent
 
 
 @pytest.fixture
-def built(quick: Path, tmp_path: Path) -> StartFolder:
+def built(quick, tmp_path):
     return StartFolder(Path(shutil.copytree(quick, tmp_path / "built")) / "start")
 
 
-def test_a_start_model_that_is_up_to_date_is_left(built: StartFolder) -> None:
+def test_a_start_model_that_is_up_to_date_is_left(built):
     before = {path: path.stat().st_mtime_ns for path in built.path.rglob("*")}
     build(quick_study(training={"steps": 9, "threads": 1}), built.path.parent)  # which decide nothing about it
     assert {path: path.stat().st_mtime_ns for path in built.path.rglob("*")} == before
@@ -64,9 +61,7 @@ def test_a_start_model_that_is_up_to_date_is_left(built: StartFolder) -> None:
     assert (record.digest, record.seed, record.steps) == (check_start_model(built.path), 0, 3)
 
 
-def test_a_study_takes_the_initial_model_of_a_study_beside_it_unless_that_differs_or_is_damaged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_takes_the_initial_model_of_a_study_beside_it_unless_that_differs_or_is_damaged(tmp_path, monkeypatch):
     built: list[str] = []
     build_it = module.build_start_model
     monkeypatch.setattr(
@@ -101,9 +96,7 @@ def test_a_study_takes_the_initial_model_of_a_study_beside_it_unless_that_differ
     ],
     ids=["flipped bit", "empty weights", "no tokenizer", "no configuration"],
 )
-def test_a_damaged_start_model_is_built_again_or_refused(
-    damage: Callable[[Path], object], built: StartFolder, made: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_a_damaged_start_model_is_built_again_or_refused(damage, built, made, tmp_path):
     """Built again by its own command; refused, with nothing moved, where it is given to a run that has ended."""
     digest, whole, study = check_start_model(built.path), snapshot(built.path), quick_study(training={"steps": 1})
     run = train_small(study, tmp_path / "run", made[0], built.path)
@@ -118,9 +111,7 @@ def test_a_damaged_start_model_is_built_again_or_refused(
     assert again | {"start/start.json": b""} == whole | {"start/start.json": b""}
 
 
-def test_a_folder_that_is_no_start_model_is_not_replaced(
-    made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_is_no_start_model_is_not_replaced(made, tmp_path, capsys):
     """A model of the user's, say, is not removed."""
     other = StudyFolder(tmp_path).start(0).path
     other.mkdir(parents=True)
@@ -139,9 +130,7 @@ def test_a_folder_that_is_no_start_model_is_not_replaced(
     assert StartFolder(other).record.exists()
 
 
-def test_a_build_that_is_killed_at_any_rename_is_followed_by_a_whole_one(
-    built: StartFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_build_that_is_killed_at_any_rename_is_followed_by_a_whole_one(built, tmp_path, monkeypatch):
     rename, expected = Path.rename, weights(build(OTHER, tmp_path / "fresh"))
     assert expected != weights(built)
     for calls in (0, 1):
@@ -161,7 +150,7 @@ def test_a_build_that_is_killed_at_any_rename_is_followed_by_a_whole_one(
 
 
 @pytest.mark.parametrize("changes", [{"data": {"train": ["plain_sum"]}}, {"prompt": {"template": "{problem} Answer:"}}])
-def test_text_that_a_model_of_characters_would_not_see_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_text_that_a_model_of_characters_would_not_see_is_refused(changes, tmp_path):
     with pytest.raises(UserError, match=r"has no token for '[WA]'.* Set model\.tiny\.vocabulary"):
         build(quick_study(**changes), tmp_path)
 
@@ -169,7 +158,7 @@ def test_text_that_a_model_of_characters_would_not_see_is_refused(changes: dict[
 SCRIPT = ROOT / "studies/fetch_smollm2.py"
 
 
-def test_without_an_index_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_index_it_says_so(tmp_path, monkeypatch):
     for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"):
         monkeypatch.setenv(name, "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_RETRIES", "0")
@@ -179,16 +168,14 @@ def test_without_an_index_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not (tmp_path / "m").exists()
 
 
-def test_a_study_without_it_says_how_to_get_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_without_it_says_how_to_get_it(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["check", "--config", str(ROOT / "studies/smollm2.yaml")]) == 2
     assert "`make model-smollm2`" in capsys.readouterr().err
 
 
 @pytest.mark.release
-def test_three_steps_of_a_fetched_model(tmp_path: Path) -> None:
+def test_three_steps_of_a_fetched_model(tmp_path):
     """Fetched, verified, trained, with rewards that are not all the same."""
     folder, data, script = tmp_path / "smollm2-135m-instruct", DataFolder(tmp_path / "data"), load_script(SCRIPT)
     try:

@@ -1,7 +1,5 @@
 """One optimizer step, split, padded and ordered in every way; what functions that declare their needs are given."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -40,7 +38,7 @@ def gradient_of(start: Path, name: str, batch: TrainingBatch, budget: int) -> tu
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_step_does_not_depend_on_how_it_is_split_padded_or_ordered(name: str, made: tuple[Path, Path]) -> None:
+def test_a_step_does_not_depend_on_how_it_is_split_padded_or_ordered(name, made):
     whole, metrics = gradient_of(made[1], name, random_batch(), budget=10**6)
     assert whole.norm() > 1e-6
     order = torch.tensor([7, 2, 9, 0, 5, 1, 8, 3, 6, 4])
@@ -58,9 +56,7 @@ def test_a_step_does_not_depend_on_how_it_is_split_padded_or_ordered(name: str, 
 
 
 @pytest.mark.parametrize("name", ["grpo", "dapo", "tepo", "mpo", "gspo"])
-def test_a_pass_is_on_the_models_device_and_reads_no_number_before_its_end(
-    name: str, made: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pass_is_on_the_models_device_and_reads_no_number_before_its_end(name, made, monkeypatch):
     """On the meta device, where a tensor of the host is refused, and the value of a tensor too: nothing waits there."""
 
     def flash(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: object) -> torch.Tensor:
@@ -80,7 +76,7 @@ def test_a_pass_is_on_the_models_device_and_reads_no_number_before_its_end(
 
 @pytest.mark.needs("gpu")
 @pytest.mark.parametrize("name", ["grpo", "tepo", "mpo", "gspo"])
-def test_an_update_on_a_gpu_is_the_same_bit_for_bit(name: str, made: tuple[Path, Path]) -> None:
+def test_an_update_on_a_gpu_is_the_same_bit_for_bit(name, made):
     """In bfloat16 passes, with the flash kernel, many tokens and shared prompts: what resuming a run needs."""
     settings = small_study(training={"compute": "bfloat16", "micro_batch_tokens": 4096}).training
     batch, results = random_batch(), []
@@ -92,7 +88,7 @@ def test_an_update_on_a_gpu_is_the_same_bit_for_bit(name: str, made: tuple[Path,
     assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
 
 
-def test_minibatches_hold_each_response_once_in_each_pass_and_follow_the_seed() -> None:
+def test_minibatches_hold_each_response_once_in_each_pass_and_follow_the_seed():
     """12 prompts of 4 responses in 3 optimizer steps of 16 responses each, of whole groups."""
     one, two, other = (minibatches(12, 4, 3, seed, epochs) for seed, epochs in ((0, 1), (0, 2), (1, 1)))
     assert [len(rows) for rows in two] == [16] * 6
@@ -120,9 +116,7 @@ def undeclared(ratio, batch):
 """
 
 
-def test_a_function_reads_the_step_under_the_current_policy_if_it_declares_that(
-    made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_function_reads_the_step_under_the_current_policy_if_it_declares_that(made, tmp_path, monkeypatch):
     (tmp_path / "watching_parts.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
 

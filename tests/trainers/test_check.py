@@ -1,8 +1,5 @@
 """What a trainer lacks is refused before anything is spent; a study that asks for nothing special is not."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,7 +58,7 @@ def lacks(trainer: str, study: Study) -> list[str]:
 
 
 @pytest.mark.parametrize("feature", ASKS)
-def test_a_trainer_refuses_what_it_lacks(feature: str) -> None:
+def test_a_trainer_refuses_what_it_lacks(feature):
     for trainer in TRAINERS:
         found = [text for text in lacks(trainer, study_of(trainer, *ASKS[feature])) if text.startswith(feature)]
         assert bool(found) == (trainer not in HAVE.get(feature, BUT_VERL)), trainer
@@ -79,12 +76,12 @@ def test_a_trainer_refuses_what_it_lacks(feature: str) -> None:
         {"sampler": {"rejection_high": 2.0, "rejection_grain": "turn"}},
     ],
 )
-def test_turns_are_refused_by_every_part_that_reads_them(parts: dict[str, Any]) -> None:
+def test_turns_are_refused_by_every_part_that_reads_them(parts):
     with pytest.raises(UserError, match=r"that mine needs: parts by turns .*Leave them out"):
         check_trainers(study_of("policygrain", parts, {}))
 
 
-def test_the_message_names_a_trainer_that_has_all() -> None:
+def test_the_message_names_a_trainer_that_has_all():
     heads = study_of("verl", {"base": "mpo_heads"}, {"training": {"off_policy_steps": 1}})
     with pytest.raises(UserError, match=r"multi-token prediction heads.*; older rollouts.*Set it to policygrain"):
         check_features(heads, arm_of(heads), "verl")
@@ -106,8 +103,8 @@ def test_the_message_names_a_trainer_that_has_all() -> None:
     ],
 )
 def test_keys_that_the_study_decides_or_that_cannot_work_are_refused_before_anything_is_spent(
-    training: dict[str, Any], message: str, made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    training, message, made, tmp_path, monkeypatch
+):
     monkeypatch.setattr(check, "verl_version", lambda: "0.9.1")
     refused = plain(**({"trainer": "trl"} | training))
     with pytest.raises(UserError, match=message):
@@ -117,13 +114,13 @@ def test_keys_that_the_study_decides_or_that_cannot_work_are_refused_before_anyt
     assert not (tmp_path / "run").exists()
 
 
-def test_other_keys_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_keys_are_passed_on(monkeypatch):
     monkeypatch.setattr(check, "verl_version", lambda: "0.9.1")
     check_trainers(plain("trl", trl={"fsdp": True, "ddp_timeout": 60, "dataloader_num_workers": 0}))
     check_trainers(plain("verl", verl={"trainer": {"n_gpus_per_node": 4}}))
 
 
-def test_the_loop_is_one_process(made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loop_is_one_process(made, tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UserError, match=r"training\.trainer: policygrain is started as one process.* Set it to trl"):
         train_small(small_study(), tmp_path / "run", *made)
@@ -138,9 +135,7 @@ def test_the_loop_is_one_process(made: tuple[Path, Path], tmp_path: Path, monkey
         ("verl", None, "verl is not installed; run `make setup-verl`"),
     ],
 )
-def test_a_trainer_that_is_missing_or_of_another_release_is_named(
-    trainer: str, version: str | None, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trainer_that_is_missing_or_of_another_release_is_named(trainer, version, message, monkeypatch):
     def installed(name: str) -> str:
         if version is None:
             raise check.PackageNotFoundError(name)

@@ -1,7 +1,5 @@
 """One run from its settings to its summary: which run a folder belongs to, when it has ended, what supersedes it."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import shutil
@@ -34,13 +32,13 @@ def products(run: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def fresh(made: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def fresh(made, tmp_path_factory):
     """B in a folder of its own."""
     return train_small(B, tmp_path_factory.mktemp("fresh") / "run", *made)
 
 
 @pytest.fixture(scope="module")
-def after_aba(made: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def after_aba(made, tmp_path_factory):
     """A folder in which A, B and A were trained."""
     run = tmp_path_factory.mktemp("aba") / "run"
     for study in (A, B, A):
@@ -49,8 +47,8 @@ def after_aba(made: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory)
 
 
 def test_an_ended_run_is_left_and_each_superseded_one_keeps_its_products_in_a_folder_of_its_own(
-    made: tuple[Path, Path], fresh: Path, after_aba: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    made, fresh, after_aba, tmp_path, capsys
+):
     """The fourth of A, B, A, B trains from its beginning: no checkpoint of A is continued, nor the first B."""
     run = Path(shutil.copytree(after_aba, tmp_path / "run"))
     a, b = run_config(RunFolder(run)).key, run_config(RunFolder(fresh)).key
@@ -93,9 +91,7 @@ def kill_after(calls: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_run_killed_at_any_file_operation_ends_like_any_other(
-    made: tuple[Path, Path], fresh: Path, after_aba: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_killed_at_any_file_operation_ends_like_any_other(made, fresh, after_aba, tmp_path, monkeypatch):
     """Superseding, checkpoints, model and summary included; the products that are moved are lost at none of them."""
     expected = products(after_aba)
     for calls in itertools.count():
@@ -117,9 +113,7 @@ def test_a_run_killed_at_any_file_operation_ends_like_any_other(
 
 
 @pytest.mark.parametrize("content", [None, "7", "[]", "{}", "not JSON", '{"key": null}'])
-def test_without_a_readable_run_json_no_other_summary_counts(
-    content: str | None, fresh: Path, after_aba: Path, tmp_path: Path
-) -> None:
+def test_without_a_readable_run_json_no_other_summary_counts(content, fresh, after_aba, tmp_path):
     run = Path(shutil.copytree(after_aba, tmp_path / "run"))
     (run / "run.json").unlink()
     if content is not None:
@@ -141,7 +135,7 @@ def leave_behind(run: Path) -> None:
         (run / folder / "another.safetensors").write_text("half")
 
 
-def test_how_a_run_is_held_and_saved_may_change_in_its_middle(made: tuple[Path, Path], tmp_path: Path) -> None:
+def test_how_a_run_is_held_and_saved_may_change_in_its_middle(made, tmp_path):
     """After a failure for lack of memory, say: with smaller micro-batches the run continues where it was."""
     whole = run_metrics(RunFolder(train_small(A, tmp_path / "whole", *made)))
     run = tmp_path / "run"
@@ -162,16 +156,14 @@ def test_how_a_run_is_held_and_saved_may_change_in_its_middle(made: tuple[Path, 
 
 
 @pytest.fixture(scope="module")
-def undeleted(made: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def undeleted(made, tmp_path_factory):
     """B, as if its process had been killed between the summary and the removal of the checkpoints."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("policygrain.trainers.run.remove_old", lambda *_: None)
         return train_small(B, tmp_path_factory.mktemp("undeleted") / "run", *made)
 
 
-def test_an_ended_run_has_a_summary_that_agrees_with_its_metrics_and_no_checkpoints(
-    made: tuple[Path, Path], fresh: Path, undeleted: Path, tmp_path: Path
-) -> None:
+def test_an_ended_run_has_a_summary_that_agrees_with_its_metrics_and_no_checkpoints(made, fresh, undeleted, tmp_path):
     last, final = run_metrics(RunFolder(fresh))[-1], run_summary(RunFolder(fresh)).final
     assert final.validation_accuracy == last["validation_accuracy"] and final.tokens == last["total_tokens"]
     assert (final.updates, final.samples) == (last["total_updates"], last["total_samples"]) == (4 * 3, 4 * 4 * 4)
@@ -192,8 +184,8 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("how", DAMAGE)
 def test_a_damaged_final_model_is_trained_again_from_a_checkpoint_that_was_kept(
-    how: str, made: tuple[Path, Path], fresh: Path, undeleted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    how, made, fresh, undeleted, tmp_path, monkeypatch
+):
     run, update, calls = Path(shutil.copytree(undeleted, tmp_path / "run")), loop.update, []
     DAMAGE[how](run / "model")
 
@@ -213,7 +205,7 @@ def test_a_damaged_final_model_is_trained_again_from_a_checkpoint_that_was_kept(
     assert snapshot(run / "model") == snapshot(fresh / "model") and not list(run.glob("superseded-*"))
 
 
-def test_a_damaged_final_model_is_not_evaluated(made: tuple[Path, Path], fresh: Path, tmp_path: Path) -> None:
+def test_a_damaged_final_model_is_not_evaluated(made, fresh, tmp_path):
     results = StudyFolder(tmp_path)
     run = RunFolder(Path(shutil.copytree(fresh, results.run("grpo", 0).path)))
     assert check_final_model(run) == run_summary(run).model_digest
@@ -226,7 +218,7 @@ def test_a_damaged_final_model_is_not_evaluated(made: tuple[Path, Path], fresh: 
     assert not results.evaluation("grpo/seed0").path.exists()
 
 
-def test_a_model_folder_that_cannot_be_read_is_one_message(made: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_model_folder_that_cannot_be_read_is_one_message(made, tmp_path):
     torn = Path(shutil.copytree(made[1], tmp_path / "torn"))
     weights = torn / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
@@ -243,7 +235,7 @@ def own_run(study: Study, run: Path) -> RunFolder:
     return RunFolder(run)
 
 
-def test_a_run_makes_its_own_data_and_start_model_and_makes_them_again_where_they_are_stale(tmp_path: Path) -> None:
+def test_a_run_makes_its_own_data_and_start_model_and_makes_them_again_where_they_are_stale(tmp_path):
     quick = {"steps": 3, "mixed_steps": 3, "batch_size": 4}
     study = small_study(model={"warm_start": quick}, training={"steps": 2})
     run = own_run(study, tmp_path / "run")

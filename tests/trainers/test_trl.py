@@ -1,7 +1,5 @@
 """Runs by TRL: paired with those of the loop, resumed byte for byte, on one process and on two."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os
@@ -69,9 +67,7 @@ def study(method: str, trainer: str = "trl", model: dict[str, Any] | None = None
         ("leave_one_out", {}),
     ],
 )
-def test_a_run_by_trl_is_the_run_of_the_loop_but_for_rounding(
-    method: str, training: dict[str, Any], made: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_a_run_by_trl_is_the_run_of_the_loop_but_for_rounding(method, training, made, tmp_path):
     one = train_small(study(method, "policygrain", **training), tmp_path / "loop", *made)
     other = train_small(study(method, **training), tmp_path / "trl", *made)
     same_samples = assert_same_run(one, other)
@@ -87,13 +83,11 @@ def test_a_run_by_trl_is_the_run_of_the_loop_but_for_rounding(
 
 
 @pytest.fixture(scope="module")
-def whole(made: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(made, tmp_path_factory):
     return train_small(study("tepo", **CHANGED), tmp_path_factory.mktemp("whole") / "run", *made)
 
 
-def test_a_run_that_is_stopped_after_each_step_ends_byte_for_byte(
-    made: tuple[Path, Path], whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_is_stopped_after_each_step_ends_byte_for_byte(made, whole, tmp_path, capsys):
     """The time limit is over before each step; the newest checkpoint is damaged once."""
     run, changed = tmp_path / "run", study("tepo", **CHANGED)
     for session, step in enumerate((1, 2, 2, 3, 4)):
@@ -130,7 +124,7 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
     assert path.exists(), process.communicate()[1][-3000:]
 
 
-def test_a_killed_run_ends_byte_for_byte(made: tuple[Path, Path], whole: Path, tmp_path: Path) -> None:
+def test_a_killed_run_ends_byte_for_byte(made, whole, tmp_path):
     arguments = command(tmp_path, made, "run", **CHANGED)
     process = start(*arguments)
     wait_for(tmp_path / "run" / "checkpoints" / "step00001", process)
@@ -141,7 +135,7 @@ def test_a_killed_run_ends_byte_for_byte(made: tuple[Path, Path], whole: Path, t
     assert_same_end(tmp_path / "run", whole)
 
 
-def test_two_processes_sample_and_train_as_one_does(made: tuple[Path, Path], whole: Path, tmp_path: Path) -> None:
+def test_two_processes_sample_and_train_as_one_does(made, whole, tmp_path):
     """SIGTERM after the first step stops both; the same command goes on."""
     arguments = command(tmp_path, made, "two", **CHANGED)
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
@@ -164,12 +158,12 @@ def test_two_processes_sample_and_train_as_one_does(made: tuple[Path, Path], who
 @pytest.mark.parametrize(
     ("local", "visible", "own"), [(1, "0,1", "1"), (1, "GPU-a", "GPU-a"), (3, "4,6", "6"), (1, "1", "1"), (1, "", "")]
 )
-def test_a_rank_sees_one_gpu_of_its_node_s(local: int, visible: str, own: str) -> None:
+def test_a_rank_sees_one_gpu_of_its_node_s(local, visible, own):
     assert own_gpu(local, visible) == own
 
 
 @NO_PEFT
-def test_an_adapter_learns_as_in_the_loop_and_resumes(made: tuple[Path, Path], tmp_path: Path) -> None:
+def test_an_adapter_learns_as_in_the_loop_and_resumes(made, tmp_path):
     lora = {"lora": {"rank": 4, "alpha": 8.0, "targets": ["q_proj", "down_proj"]}}
     one = train_small(study("to_initial", "policygrain", lora, learning_rate=1e-2), tmp_path / "loop", *made)
     changed = study("to_initial", "trl", lora, learning_rate=1e-2)
@@ -180,13 +174,13 @@ def test_an_adapter_learns_as_in_the_loop_and_resumes(made: tuple[Path, Path], t
     assert_same_end(train_small(changed, tmp_path / "stopped", *made), other)
 
 
-def test_bfloat16_is_trained_and_saved(made: tuple[Path, Path], tmp_path: Path) -> None:
+def test_bfloat16_is_trained_and_saved(made, tmp_path):
     run = train_small(study("grpo", compute="bfloat16"), tmp_path / "run", *made)
     assert 1e-4 < max(row["mismatch_max"] for row in run_metrics(RunFolder(run))[:-1]) < 0.2
     assert json.loads((run / "model" / "config.json").read_text())["dtype"] == "bfloat16"
 
 
-def test_settings_that_trl_refuses_are_one_message(tmp_path: Path) -> None:
+def test_settings_that_trl_refuses_are_one_message(tmp_path):
     settings = study("grpo", trl={"fsdp": True, "fsdp_config": {"auto_wrap_policy": "sideways"}}).training
     with pytest.raises(UserError, match=r"TRL refuses the settings of this run: .*sideways"):
         grpo_config(settings, tmp_path, 1, half=None, loads_reference=False, gpu=False)

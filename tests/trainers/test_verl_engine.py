@@ -3,8 +3,6 @@
 The whole of it with verl itself is in test_verl_run.py.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from dataclasses import dataclass
@@ -84,7 +82,7 @@ class Verl:
 
 
 @pytest.fixture
-def verl(tmp_path: Path, made: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Verl:
+def verl(tmp_path, made, monkeypatch):
     program, pid = tmp_path / "python", tmp_path / "pid"
     program.write_text(PROGRAM.format(python=sys.executable))
     program.chmod(0o755)
@@ -98,7 +96,7 @@ def study(**training: object) -> Study:
     return small_study(training={"trainer": "verl", "verl": {"trainer": {"device": "cpu"}}, **training})
 
 
-def test_a_killed_attempt_is_resumed_and_its_log_is_continued(verl: Verl) -> None:
+def test_a_killed_attempt_is_resumed_and_its_log_is_continued(verl):
     with pytest.raises(UserError, match=r"exit code -9; the same command resumes from verl's checkpoint of step 2"):
         verl.train("killed after 3")
     assert run_status(RunFolder(verl.run)).status == "FAILED"
@@ -120,13 +118,13 @@ def test_a_killed_attempt_is_resumed_and_its_log_is_continued(verl: Verl) -> Non
     assert run.summary.read_bytes() == record
 
 
-def test_a_run_that_died_without_a_checkpoint_says_so(verl: Verl) -> None:
+def test_a_run_that_died_without_a_checkpoint_says_so(verl):
     with pytest.raises(UserError, match="no checkpoint, so the same command starts from the beginning") as raised:
         verl.train("no checkpoint")
     assert str(raised.value).endswith("the GPU is lost")
 
 
-def test_verl_is_ended_at_the_time_limit(verl: Verl) -> None:
+def test_verl_is_ended_at_the_time_limit(verl):
     newest = verl.run / "verl" / "checkpoints" / "latest_checkpointed_iteration.txt"
 
     class WhenSaved(Stop):
@@ -139,7 +137,7 @@ def test_verl_is_ended_at_the_time_limit(verl: Verl) -> None:
         os.kill(int(verl.pid.read_text()), 0)
 
 
-def test_without_a_gpu_or_a_device_nothing_is_started(verl: Verl, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_or_a_device_nothing_is_started(verl, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(UserError, match=r"verl trains on GPUs, and none is visible.*training\.verl\.trainer\.device"):
         verl.train("ends", verl={})
@@ -156,9 +154,7 @@ STEP = {
 }
 
 
-def test_on_several_nodes_ray_is_started_and_calls_the_same_command(
-    verl: Verl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_several_nodes_ray_is_started_and_calls_the_same_command(verl, tmp_path, monkeypatch):
     home = {"HOME": str(tmp_path), "TMPDIR": "/a/long/folder", "SLURM_STEP_NUM_TASKS": "8"}
     for name, value in (STEP | home).items():
         monkeypatch.setenv(name, value)
@@ -189,7 +185,7 @@ def test_on_several_nodes_ray_is_started_and_calls_the_same_command(
     assert changes[-1] == "++ray_kwargs.ray_init.runtime_env.env_vars.EXPORTED='/a/arm+x=1'"
 
 
-def test_processes_of_an_mpi_job_are_started_by_its_launcher() -> None:
+def test_processes_of_an_mpi_job_are_started_by_its_launcher():
     assert launcher({"nodes": 2}) == ""
     assert "--nodes=2 --ntasks=2 " in launcher({"mpi": "srun", "nodes": 2}), "without a number one per node"
     assert "--nodes=2 --ntasks=8 " in launcher({"mpi": "srun", "nodes": 2, "tasks_per_node": 4})

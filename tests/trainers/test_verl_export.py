@@ -1,12 +1,9 @@
 """An arm of a study as verl's configuration, read by verl's own classes (`make test-peers`)."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import sys
 import types
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +47,7 @@ def exported(study: Study, folder: Path, start: Path) -> Path:
     return folder / "out"
 
 
-def test_settings_are_in_verl_s_terms_and_what_differs_is_said() -> None:
+def test_settings_are_in_verl_s_terms_and_what_differs_is_said():
     """2 × 4 optimizer steps per batch; verl raises the learning rate once per batch, 3 times for 20 optimizer steps."""
 
     def written(study: Study) -> tuple[dict[str, Any], str]:
@@ -70,7 +67,7 @@ def test_settings_are_in_verl_s_terms_and_what_differs_is_said() -> None:
     assert by_prompt["external_lib"] == "policygrain.integrations.verl_groups", "of which workers know prompts"
 
 
-def test_the_folder_has_problems_with_messages_and_a_reward_that_grades(chat_start: Path, tmp_path: Path) -> None:
+def test_the_folder_has_problems_with_messages_and_a_reward_that_grades(chat_start, tmp_path):
     import pandas as pd
 
     out = exported(study_of(), tmp_path, chat_start)
@@ -86,7 +83,7 @@ def test_the_folder_has_problems_with_messages_and_a_reward_that_grades(chat_sta
     assert reward.compute_score("small", r"so \boxed{3}", "2", extra_info={}) == 0.0
 
 
-def test_without_chat_the_prompt_is_the_study_s(made: tuple[Path, Path], tmp_path: Path) -> None:
+def test_without_chat_the_prompt_is_the_study_s(made, tmp_path):
     """By a template that joins the texts, which are the whole prompt; and verl's own keys are passed on."""
     import pandas as pd
     from jinja2 import Template
@@ -106,9 +103,7 @@ def test_without_chat_the_prompt_is_the_study_s(made: tuple[Path, Path], tmp_pat
     assert (rollout["name"], rollout["n"]) == ("sglang", 8), "the other keys stay"
 
 
-def test_verl_reads_the_configuration_by_its_own_classes(
-    chat_start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verl_reads_the_configuration_by_its_own_classes(chat_start, tmp_path, monkeypatch):
     pytest.importorskip("verl", reason="verl is not installed here; `make test-peers` has an environment with it")
     from hydra import compose, initialize_config_dir
     from verl.utils.config import omega_conf_to_dataclass
@@ -137,7 +132,7 @@ def test_verl_reads_the_configuration_by_its_own_classes(
     assert not [key for key in written if not any(key == k or key.startswith(f"{k}.") for k in known)]
 
 
-def test_training_rows_are_what_the_loop_samples_in_the_order_of_its_minibatches() -> None:
+def test_training_rows_are_what_the_loop_samples_in_the_order_of_its_minibatches():
     recorder = Scripted([(False, False)] * 5)
     settings = Training(prompts_per_step=4, group=2, updates_per_batch=2)
     stream = PromptStream(recorder.problems, seed_of("prompts", 3))
@@ -159,7 +154,7 @@ OF_STUDIES: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-def registered(monkeypatch: pytest.MonkeyPatch) -> Callable[[], dict[str, Method]]:
+def registered(monkeypatch):
     """What a worker of verl registers: name of a loss → its method. verl itself need not be installed."""
     registry: dict[str, Method] = {}
     verl: Any = types.ModuleType("verl")
@@ -174,9 +169,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Callable[[], dict[str, Method
 
 
 @pytest.mark.parametrize("name", OF_STUDIES)
-def test_a_worker_of_verl_trains_with_the_method_of_the_study(
-    name: str, chat_start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registered: Callable[[], Any]
-) -> None:
+def test_a_worker_of_verl_trains_with_the_method_of_the_study(name, chat_start, tmp_path, monkeypatch, registered):
     study = study_of(name, OF_STUDIES)
     out = exported(study, tmp_path, chat_start)
     mode = yaml.safe_load((out / "verl.yaml").read_text())["actor_rollout_ref"]["actor"]["policy_loss"]["loss_mode"]

@@ -1,7 +1,5 @@
 """What verl saves, read back as the records of a run: its log, samples and final model, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil
@@ -33,7 +31,7 @@ def metrics_of_verl(step: int) -> dict[str, float]:
 
 
 @pytest.fixture
-def verl(made: tuple[Path, Path], tmp_path: Path) -> Path:
+def verl(made, tmp_path):
     """A folder in which verl has trained: texts of four lengths, by a tokenizer of characters."""
     folder, lengths = tmp_path / "verl", (MOST + 3, MOST, MOST - 1, 1)
     lines = [{"step": 0, "data": {"val-core/small/reward/mean@1": 0.2}}]
@@ -45,7 +43,7 @@ def verl(made: tuple[Path, Path], tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_run_of_verl_has_the_records_of_a_run(verl: Path, tmp_path: Path) -> None:
+def test_a_run_of_verl_has_the_records_of_a_run(verl, tmp_path):
     run = RunFolder(tmp_path / "run")
     final, notes = read_back(verl, SETTINGS, False, run)
     rows = run_metrics(run)
@@ -61,7 +59,7 @@ def test_a_run_of_verl_has_the_records_of_a_run(verl: Path, tmp_path: Path) -> N
     assert rows[1]["truncated_share"] == 0.5 and final.validation_length == (3 * MOST + 2) / 4
 
 
-def test_the_logs_of_two_attempts_are_one_log(verl: Path, tmp_path: Path) -> None:
+def test_the_logs_of_two_attempts_are_one_log(verl, tmp_path):
     lines = (verl / "metrics.jsonl").read_text().splitlines(keepends=True)
     first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
     first.write_text("".join(lines[:4]))
@@ -71,7 +69,7 @@ def test_the_logs_of_two_attempts_are_one_log(verl: Path, tmp_path: Path) -> Non
         read_log([second], STEPS, tmp_path)
 
 
-def test_with_dynamic_sampling_the_accuracy_before_it_is_unknown() -> None:
+def test_with_dynamic_sampling_the_accuracy_before_it_is_unknown():
     data: dict[str, Any] = metrics_of_verl(1) | {"training/filter_groups/evicted_samples": 3}
     row = metric_rows({1: data}, SETTINGS, True, {}, {})[0]
     passes = SETTINGS.model_copy(update={"epochs": 3})
@@ -100,16 +98,14 @@ def edited(change: Callable[[str], str]) -> Callable[[Path], object]:
     ],
     ids=["not ended", "truncated", "no log", "shards", "no validation", "samples"],
 )
-def test_what_is_not_a_whole_run_is_refused_and_nothing_is_written(
-    spoil: Callable[[Path], object], message: str, verl: Path, tmp_path: Path
-) -> None:
+def test_what_is_not_a_whole_run_is_refused_and_nothing_is_written(spoil, message, verl, tmp_path):
     spoil(verl)
     with pytest.raises(UserError, match=message):
         read_back(verl, SETTINGS, False, RunFolder(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
-def test_the_log_has_the_names_that_verl_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_has_the_names_that_verl_gives(tmp_path, monkeypatch):
     """Written by verl's own file logger, from its own metric functions (`make test-peers`)."""
     pytest.importorskip("verl", reason="verl is not installed here; `make test-peers` has an environment with it")
     import torch
@@ -137,7 +133,7 @@ def test_the_log_has_the_names_that_verl_gives(tmp_path: Path, monkeypatch: pyte
     assert last["validation_accuracy"] == 0.5 and last["total_tokens"] == 20
 
 
-def test_nan_that_verl_writes_as_null_is_nan(tmp_path: Path) -> None:
+def test_nan_that_verl_writes_as_null_is_nan(tmp_path):
     data = {"critic/score/mean": None, "response_length/mean": 8.0, "actor/grad_norm": None}
     (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 1, "data": data}) + "\n")
     row = metric_rows(read_log([tmp_path / "metrics.jsonl"], 1, tmp_path), SETTINGS, False, {}, {})[0]

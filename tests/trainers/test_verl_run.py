@@ -3,8 +3,6 @@
 The smoke study from start to figures, killed once; and a run on two nodes of a SLURM whose nodes have an address each.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal
@@ -47,9 +45,7 @@ def saved_and_logged_a_step(run: Path) -> bool:
     return newest.exists() and any('"actor/grad_norm"' in log.read_text() for log in logs)
 
 
-def test_the_smoke_study_by_verl_that_is_killed_once(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_smoke_study_by_verl_that_is_killed_once(root, tmp_path, monkeypatch):
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     study = write_study(tmp_path / "study.yaml", {"base": str(root / "studies" / "smoke-verl.yaml"), **CHANGES})
@@ -81,7 +77,7 @@ def _are_paired(by_verl: RunFolder, by_loop: RunFolder) -> None:
 
 @pytest.mark.release
 @pytest.mark.needs("slurm with networks")
-def test_two_nodes_train_one_run_and_one_of_them_fails(made: tuple[Path, Path], tmp_path: Path) -> None:
+def test_two_nodes_train_one_run_and_one_of_them_fails(made, tmp_path):
     """Ray of the second node is killed after the first step; the same command goes on from verl's checkpoint."""
     on_cpu = {**SETTINGS, "trainer": {"device": "cpu", "n_gpus_per_node": 1}}
     training = {"trainer": "verl", "verl": on_cpu, "steps": 2, "prompts_per_step": 8, "validate_every": 1}

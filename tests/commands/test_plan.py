@@ -87,15 +87,6 @@ def test_evaluation_costs_the_same_in_jobs_of_its_own_and_after_training():
     assert plans[0]["train"]["sampled"] < plans[1]["train"]["sampled"]
 
 
-def test_rates_of_a_gpu_are_those_that_were_measured(root):
-    found = json.loads((root / "benchmarks" / "gpu.json").read_text())["rows"]["equal ours"][0]
-    n = parameters(constants()["models"]["Qwen/Qwen2.5-1.5B"])[1]
-    texts = found["tokens"] + 32 * 64  # of responses and prompts
-    device, phases = constants()["devices"]["h200"], found["phases"]
-    assert device["sample"] == pytest.approx(2 * n * found["tokens"] / phases["generate"], rel=0.1)
-    assert device["train"] == pytest.approx(8 * n * texts / (phases["log_probs"] + phases["update"]), rel=0.1)
-
-
 def test_a_plan_names_its_assumptions(in_root, capsys):
     seven = ["plan", "studies/tepo-qwen2.5-7b.yaml"]
     assert main([*seven, "--device", "h100", "--price", "2"]) == 0

@@ -8,9 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policygrain import StepTotals, TokenBatch, method
-from policygrain.objective import Sampler
 from policygrain.objective.batch import Responses, turn_numbers
-from policygrain.objective.correction import rollout_weights
 from policygrain.objective.ratio import Block, GroupExpectation
 
 from ..support.batches import assert_same, by_hand, close, evaluate, few, fields
@@ -129,50 +127,3 @@ def test_normalised_each_token_has_the_gradient_of_the_turn_once(data):
             for edges in ("as_published", "normalised")
         )
         assert_same(plain, normalised)
-
-
-# ---- ROLL -----------------------------------------------------------------------------------------------------------
-
-
-def roll_segment_mean(x, mask):
-    """The mean over each unbroken run of the mask, in its places; ROLL, `compute_segment_masked_mean`, rewritten."""
-    out = torch.zeros_like(x)
-    for b in range(len(x)):
-        start = None
-        for t in range(x.shape[1] + 1):
-            inside = t < x.shape[1] and mask[b, t]
-            if inside and start is None:
-                start = t
-            if not inside and start is not None:
-                out[b, start:t] = x[b, start:t].sum() / (t - start + 1e-8)
-                start = None
-    return out
-
-
-@pytest.mark.parametrize("name", ["grpo", "dapo"])
-@few
-@given(data=with_tools)
-def test_the_turn_ratio_is_that_of_roll(name, data):
-    """ROLL's PPO loss with `ratio_type: segment`, a mean over tokens or over responses."""
-    mask, advantages = data["mask"], data["advantages"][:, None]
-    ratio = roll_segment_mean(data["log_probs"] - data["old_log_probs"], mask).exp()
-    loss = -torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages) * mask
-    live = mask.sum(1) > 0
-    theirs = {"dapo": loss.sum() / mask.sum(), "grpo": (loss.sum(1)[live] / mask.sum(1)[live]).mean()}
-    ours = method(name, ratio=TURNS, clip={"low": 0.2, "high": 0.2}).loss(TokenBatch(**data)).loss
-    assert float(ours) == pytest.approx(float(theirs[name]), rel=1e-6, abs=1e-9)
-
-
-@few
-@given(data=with_tools)
-def test_the_correction_of_a_turn_is_that_of_roll(data):
-    """`is_weight` by segment, at most 1.2, and a filter of segments between 0.8 and 1.2."""
-    old, engine, mask = data["old_log_probs"], data["ref_log_probs"], data["mask"]
-    ratio = roll_segment_mean(old - engine, mask).exp()
-    expected = ratio.clamp(0, 1.2) * ((ratio >= 0.8) & (ratio <= 1.2))
-    sampler = Sampler(
-        correction_cap=1.2, correction_grain="turn", rejection_grain="turn", rejection_low=0.8, rejection_high=1.2
-    )
-    found = rollout_weights(old, engine, mask, sampler)
-    torch.testing.assert_close(found[mask], expected[mask], rtol=1e-6, atol=1e-9)
-    assert (found[~mask] == 1).all()

@@ -2,10 +2,8 @@
 
 import dataclasses
 import json
-import math
 import re
 from pathlib import Path
-from typing import Literal
 
 import pytest
 import torch
@@ -15,12 +13,11 @@ from policygrain import StepTotals, TokenBatch, method
 from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.objective import Sampler, comparison_names, method_names, needs
-from policygrain.objective.clip import Clip, NoClip, PpoClip, Surrogate
+from policygrain.objective.clip import NoClip, PpoClip
 from policygrain.objective.loss import merge_metrics
 from policygrain.objective.method import TEXTS
 from policygrain.objective.presets import parse, resolve
 from policygrain.objective.ratio import Block, NoRatio
-from policygrain.settings import setting
 
 from ..support.batches import METHODS, evaluate, random_fields
 
@@ -205,35 +202,6 @@ def test_an_own_ratio_by_its_importable_name(own):
     penalised = method("halved", methods, penalties=["my_parts:surprise"])
     # Mean over sequences of −log π: (0.5 + 1)/2 and 2.
     assert penalised.loss(batch).metrics["penalty"] == pytest.approx((0.75 + 2) / 2)
-
-
-def test_a_clip_is_one_class(monkeypatch):
-    """Its fields are the keys of study files with their bounds, its call is what the loss computes."""
-    monkeypatch.setitem(Clip.choices, "leaky", NoClip)  # removed after the test
-
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-    class Leaky(Clip):
-        """r Â up to 1 + high, and a share of the slope beyond."""
-
-        name: Literal["leaky"] = "leaky"
-        high: float = setting(0.2, ge=0, description="ε")
-        slope: float = setting(0.5, ge=0, le=1, description="share of the slope")
-
-        def __call__(self, ratio, batch):
-            bound = 1 + self.high
-            value = ratio.clamp(max=bound) + self.slope * (ratio - bound).clamp(min=0)
-            return Surrogate(value * batch.advantages, batch.mask & False, ratio > bound)
-
-    chosen = method("grpo", clip={"name": "leaky", "slope": 0})
-    assert chosen.clip == Leaky(slope=0.0)
-    assert chosen.data()["clip"] == {"name": "leaky", "high": 0.2, "slope": 0.0}
-    positive = TokenBatch(**BATCH | {"advantages": torch.ones(2)})
-    ratios = [[min(math.exp(0.5), 1.2), 1.0], [math.exp(-1.0)]]
-    assert chosen.loss(positive).loss.item() == pytest.approx(-(sum(ratios[0]) / 2 + ratios[1][0]) / 2)
-    with pytest.raises(UserError, match=r"methods.grpo.clip.slope: must be less than or equal to 1 \(got 2\)"):
-        method("grpo", clip={"name": "leaky", "slope": 2})
-    with pytest.raises(UserError, match=r"no clip is called 'leeky'\..*'leaky'"):
-        method("grpo", clip="leeky")
 
 
 def test_a_part_belongs_to_its_key():

@@ -1,8 +1,4 @@
-"""Whole workflows that are disturbed at random moments and then run to their end: the records of an undisturbed one.
-
-The study takes a minute on two cores and has every stage: initial models, training, evaluation, a figure, tables, the
-report and MLflow.
-"""
+"""Whole workflows that are disturbed at random moments and then run to their end: the records of an undisturbed one."""
 
 import contextlib
 import os
@@ -33,12 +29,10 @@ KINDS = ("session", "stopped", "snakemake", "terminate", "interrupt", "second", 
 STILL_RUNNING = b"jobs of an earlier call, which was killed, are still running"
 ALREADY = b"this study is being run already, by process"
 DISK = 600  # MB; jobs ask for 200 before they start
-# Measurements of the machine, which differ from run to run.
+# Measurements of the machine, which differ from run to run: in records, in MLflow; and files that have them.
 MEASURED = ("facts", "environment", "seconds")
-TIMES = re.compile(
-    r"checkpoints/|logs/|timings|status\.json|mlflow\.|\.lock$|/lock$|report\.html|results\.md|study\.yaml"
-)
 OF_THE_MACHINE = re.compile(r"seconds|^system/|^tokens_per_second$|^peak_memory")
+TIMES = re.compile(r"checkpoints/|logs/|timings|status\.json|mlflow\.|lock$|report\.html|results\.md|study\.yaml")
 LEFT_OVER = re.compile(r"\.tmp$|^tmp|\.superseding|\.partial|\.part\d*$|^\.model|^\.start")
 
 
@@ -47,18 +41,22 @@ class Workflow:
 
     def __init__(self, folder: Path, mark: dict[str, str]) -> None:
         self.folder, self.results, self.log = folder, folder / "results" / "killed", folder / "log"
-        self.mark = {"KILLED_IN": f"{folder}/"}
-        self.environment = {**os.environ, **mark, **self.mark, "MLFLOW_TRACKING_URI": "", "OMP_NUM_THREADS": "1"}
+        self.mark = mark | {"KILLED_IN": f"{folder}/"}
         self.log.touch()
 
     def start(self) -> subprocess.Popen[bytes]:
         """`snakemake all`, in a session of its own."""
         command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "2"]
         command += ["--directory", str(self.folder), "--configfile", str(STUDY), "--", "all"]
+        environment = {**os.environ, **self.mark, "MLFLOW_TRACKING_URI": "", "OMP_NUM_THREADS": "1"}
+        self.size = self.log.stat().st_size
         with self.log.open("ab") as log:
-            return subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment, start_new_session=True
-            )
+            options: Any = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "start_new_session": True}
+            return subprocess.Popen(command, env=environment, **options)
+
+    def said(self, words: bytes) -> bool:
+        """Whether the last call has said it."""
+        return words in self.log.read_bytes()[self.size :]
 
     def signal_all(self, number: int) -> None:
         """Send a signal to Snakemake, its jobs and theirs, until there is no new process."""
@@ -69,15 +67,10 @@ class Workflow:
                     os.kill(process, number)
             reached |= new
 
-    def said_since(self, size: int) -> bytes:
-        return self.log.read_bytes()[size:]
-
     def disturb(self, process: subprocess.Popen[bytes], kind: str, rng: random.Random) -> None:
         """End Snakemake in one of the ways of KINDS, and wait until it has ended."""
         if kind == "second":
-            before = self.log.stat().st_size
-            refused = self.start().wait(600) != 0 and ALREADY in self.said_since(before)
-            assert refused or process.poll() is not None
+            assert (self.start().wait(600) != 0 and self.said(ALREADY)) or process.poll() is not None
         if kind == "stopped":
             self.signal_all(signal.SIGSTOP)
             time.sleep(2)
@@ -99,20 +92,16 @@ class Workflow:
             content = (path := rng.choice(files)).read_bytes()
             path.write_bytes(rng.choice([b"", content[: len(content) // 2], b'{"results": 1}', b"\x00" * 100]))
 
-    def finish(self) -> None:
-        """Run to the end; jobs that are left are waited for, as the message says."""
+    def finish(self) -> dict[str, Any]:
+        """Run to the end; jobs that are left are waited for, as the message says. The records, without times."""
         for _ in range(60):
-            before = self.log.stat().st_size
-            code = self.start().wait(3600)
-            if code == 0 or STILL_RUNNING not in self.said_since(before):
+            if (code := self.start().wait(3600)) == 0 or not self.said(STILL_RUNNING):
                 break
         assert code == 0, self.log.read_text()[-4000:]
-
-    def records(self) -> dict[str, Any]:
-        """Everything that the study consists of, without times: name → digest or content."""
         found: dict[str, Any] = {}
         for path in self.results.rglob("*"):
             name = str(path.relative_to(self.results))
+            assert not LEFT_OVER.search(path.name), name
             if path.is_file() and not TIMES.search(name):
                 found[name] = record(path) if path.suffix == ".json" else digests.of_file(path)
         store = Store(f"sqlite:///{self.results.parent}/mlflow.db", "killed")
@@ -142,9 +131,8 @@ def mark(tmp_path_factory):
 @pytest.fixture(scope="module")
 def undisturbed(mark, tmp_path_factory):
     """Seconds, and the records."""
-    workflow, begin = Workflow(tmp_path_factory.mktemp("undisturbed"), mark), time.monotonic()
-    workflow.finish()
-    return time.monotonic() - begin, workflow.records()
+    begin, records = time.monotonic(), Workflow(tmp_path_factory.mktemp("undisturbed"), mark).finish()
+    return time.monotonic() - begin, records
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -157,17 +145,15 @@ def test_a_disturbed_workflow_ends_with_the_same_records(seed, undisturbed, mark
     try:
         workflow = Workflow(tmp_path, mark)
         for kind in kinds:
-            before, process = workflow.log.stat().st_size, workflow.start()
+            process = workflow.start()
             try:
                 process.wait(rng.uniform(0.02, 0.35) * seconds)
             except subprocess.TimeoutExpired:
                 workflow.disturb(process, kind, rng)
             else:
-                assert process.returncode == 0 or STILL_RUNNING in workflow.said_since(before)
-        workflow.finish()
-        found = workflow.records()
+                assert process.returncode == 0 or workflow.said(STILL_RUNNING)
+        found = workflow.finish()
         assert [key for key in {*expected, *found} if expected.get(key) != found.get(key)] == [], kinds
-        assert not [path for path in workflow.results.rglob("*") if LEFT_OVER.search(path.name)]
     finally:
         if "disk" in kinds:
             subprocess.run(["umount", "--lazy", tmp_path], check=True)

@@ -2,16 +2,15 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policygrain import Method, TokenBatch, method
-from policygrain.objective.clip import Likelihood, Topr
+from policygrain import TokenBatch, method
 from policygrain.objective.ratio import Block, TokenRatio
 
 from ..support.batches import METHODS, assert_same, evaluate, few, fields
@@ -69,139 +68,47 @@ def test_normalised_blocks_are_the_token_ratio_on_policy_and_leave_the_ratio_as_
 
 # ---- methods that are the same --------------------------------------------------------------------------------------
 
-
-def as_given(data):
-    return data
-
-
-def on_policy(data):
-    return data | {"log_probs": data["old_log_probs"]}
-
-
-def sampled_by_old(data):
-    """The engine's probabilities are those of the old policy."""
-    return data | {"old_log_probs": data["rollout_log_probs"]}
-
-
-def negative(data):
-    return data | {"advantages": -data["advantages"].abs()}
-
-
-def near(data):
-    """Log-ratios a hundredth as large."""
-    old = data["old_log_probs"]
-    return data | {"log_probs": old + 0.01 * (data["log_probs"] - old)}
-
-
-def one_group(data):
-    return data | {"groups": torch.zeros(len(data["mask"]), dtype=torch.long)}
-
-
-def groups_of_one(data):
-    return data | {"groups": torch.arange(len(data["mask"]))}
-
-
-def one_segment(data):
-    return data | {"segments": torch.zeros_like(data["mask"], dtype=torch.long)}
-
-
-def segments_of_one(data):
-    return data | {"segments": torch.arange(data["mask"].shape[1]).expand_as(data["mask"])}
-
-
-class Same(NamedTuple):
-    """``one`` of the batch that ``given`` makes is ``other``, of what ``and_of`` makes of it."""
-
-    one: Method
-    other: Method
-    given: Callable = as_given
-    and_of: Callable = as_given
-    gradient_alone: float | None = None  # tolerance of the gradient where the values differ
-    tolerance: float = 1e-10
-
-
-KL_OFF = {"name": "kl", "reference": "old", "mask": "positive_advantage_entropy_drop", "coefficient": 0.0}
-NO_SAMPLER = {"dynamic": False, "overlong_buffer": 0.0}
-TILE = {"name": "block", "size": 9, "layout": "tiled", "weights": "uniform"}  # at least the longest response
-JOINT = TILE | {"size": 20, "weights": "joint", "edges": "normalised"}
-STOPPED = {"name": "sequence", "stop_gradient": True}  # GSPO-token
-RATIOS = [(TILE, "sequence"), (TILE | {"size": 30}, "sequence"), (JOINT, "product"), (STOPPED, "sequence")]
-OWN_GRADIENT = ["product", {"name": "product", "cap": 1.0}, {"name": "prefix", "gradient": "own"}]
-SEGMENTS = {"name": "block", "layout": "segments", "weights": "uniform"}
-SOFT = ["gspo_token", "gmpo", "luspo", "cispo", "vespo", "sapo", "dppo_tv", "dppo_kl", "minirl", "fipo", "dro"]
-WIDE = {"low": 1e9, "high": 1e9}
-MASKED = {"name": "likelihood", "low": 0.8, "cap": 1.28, "outside": "mask"}
-FLAT = {f"{sign}_{key}": 0.0 for sign in ("positive", "negative") for key in ("power", "decay")}
-LINEAR = FLAT | {"positive_power": 1.0, "negative_power": 1.0}
-
-
-def holder(power: float) -> Method:
-    return method("grpo", ratio={"name": "holder", "power": power}, clip=None)
-
-
+# What is made of a batch.
+GIVEN = {
+    "as it is": lambda data: data,
+    "on_policy": lambda data: data | {"log_probs": data["old_log_probs"]},
+    "sampled_by_old": lambda data: data | {"old_log_probs": data["rollout_log_probs"]},  # the engine's probabilities
+    "negative": lambda data: data | {"advantages": -data["advantages"].abs()},
+    "near": lambda data: data | {"log_probs": data["old_log_probs"].lerp(data["log_probs"], 0.01)},
+    "one_group": lambda data: data | {"groups": torch.zeros(len(data["mask"]), dtype=torch.long)},
+    "groups_of_one": lambda data: data | {"groups": torch.arange(len(data["mask"]))},
+    "one_segment": lambda data: data | {"segments": torch.zeros_like(data["mask"], dtype=torch.long)},
+    "segments_of_one": lambda data: data | {"segments": torch.arange(data["mask"].shape[1]).expand_as(data["mask"])},
+}
 SAME = [
-    # Presets that differ in a setting.
-    Same(method("tepo", penalties=[KL_OFF]), method("tepo_v1")),
-    Same(method("tepo_max_entropy", penalties=[{"name": "entropy_bonus", "coefficient": 0.0}]), method("tepo_v1")),
-    Same(method("tepo_v1", aggregation="seq_mean_token_mean", clip={"low": 3e-4, "high": 4e-4}), method("gspo")),
-    Same(method("dapo", aggregation="seq_mean_token_mean", clip={"high": 0.2}, sampler=NO_SAMPLER), method("grpo")),
-    Same(method("mpo", ratio={"size": 3}), method("mpo_k3")),
-    Same(method("mpo_tepo", ratio="sequence"), method("tepo")),
-    Same(method("gspo", clip={"low": 0.05, "high": 0.07}), method("gspo_token", clip={"low": 0.05, "high": 0.07})),
-    # Ratios.
-    *(Same(*(method("tepo", aggregation=a, ratio=r) for r in pair)) for pair in RATIOS for a in AGGREGATIONS),
-    *(
-        Same(method("dapo", aggregation=a, ratio=r), method("dapo", aggregation=a), on_policy, on_policy)
-        for r in OWN_GRADIENT
-        for a in AGGREGATIONS
-    ),
-    Same(holder(1), method("grpo", clip=None)),
-    Same(holder(0), method("gspo", clip=None)),
-    *(Same(holder(power), method("gspo", clip=None), tolerance=1e-5) for power in (1e-7, -1e-7)),
-    # Groups and segments.
-    Same(method("dapo", aggregation="prompt_mean"), method("dapo"), one_group),
-    Same(method("dapo", aggregation="prompt_mean"), method("grpo_clip_higher"), groups_of_one),
-    Same(method("gepo"), method("grpo", ratio="sequence"), groups_of_one),
-    Same(method("dapo", ratio=SEGMENTS), method("dapo", ratio="sequence"), one_segment),
-    *(
-        Same(method("dapo", ratio=SEGMENTS | {"weights": weights}), method("dapo"), segments_of_one)
-        for weights in ("uniform", "joint", "future")
-    ),
-    # Clips.
-    Same(
-        method("cispo", clip=Topr(cap=1.5).data()), method("cispo", clip=Likelihood(cap=1.5).data()), negative, negative
-    ),
-    Same(method("dapo", clip={"name": "m2po", "budget": 1e6}), method("dapo", clip=None)),
-    Same(method("dapo", off_policy_bound=1e9), method("dapo")),
-    Same(method("gmpo", clip=WIDE), method("gspo", clip=None)),
-    *(Same(method(name, clip=WIDE), method("dapo", clip=None)) for name in ("dppo_tv", "dppo_kl")),
-    Same(method("fipo", clip={"least": 1.0, "largest": 1.0, "safety": 1e9}), method("dapo", clip={"dual": 10.0})),
-    Same(method("cispo", clip={"cap": None}), method("dapo", clip=None), gradient_alone=1e-7),
-    Same(method("dapo", clip=MASKED), method("dapo"), gradient_alone=1e-7),
-    Same(method("sapo", clip={"positive": 1e-7, "negative": 1e-7}), method("grpo", clip=None), gradient_alone=1e-5),
-    # VESPO's λ is at least 1e-4.
-    Same(method("vespo", clip=FLAT), method("reinforce"), near, near, gradient_alone=1e-4),
-    Same(method("vespo", clip=LINEAR), method("dapo", ratio="product", clip=None), near, near, gradient_alone=1e-4),
-    *(
-        Same(method(name), method("reinforce", aggregation=method(name).aggregation.data()), *[on_policy] * 2, 1e-7)
-        for name in ("grpo", "gspo", "turn_ratio", *SOFT)
-    ),
-    # Anchors.
-    Same(method("dapo", anchor="rollout"), method("dapo"), and_of=sampled_by_old),
-    Same(method("kl_cov", anchor="rollout"), method("kl_cov"), and_of=sampled_by_old),
+    {**same, **{key: same[key] | more for key in ("one", "other")}}
+    for same in yaml.safe_load(Path(__file__).with_name("same.yaml").read_text())
+    for more in ([{"aggregation": name} for name in AGGREGATIONS] if "for_each" in same else [{}])
+]
+RATIO_OF_ONE = "grpo gspo turn_ratio gspo_token gmpo luspo cispo vespo sapo dppo_tv dppo_kl minirl fipo dro"
+SAME += [
+    {
+        "one": {"base": name},
+        "other": {"base": "reinforce", "aggregation": method(name).aggregation.data()},
+        **dict.fromkeys(("given", "and_of"), "on_policy"),
+        "gradient": 1e-7,
+    }
+    for name in RATIO_OF_ONE.split()
 ]
 
 
-@pytest.mark.parametrize("same", SAME)
+@pytest.mark.parametrize("same", SAME, ids=[f"{same['one']['base']} {same['other']['base']}" for same in SAME])
 @few
 @given(data=fields(min_live=1))
 def test_two_methods_are_the_same(same, data):
-    assert same.given is not as_given or same.one.advantage == same.other.advantage
-    one, other = evaluate(same.one, same.given(data)), evaluate(same.other, same.and_of(data))
-    if same.gradient_alone is None:
-        assert_same(one, other, same.tolerance)
+    one, other = (method("own", {"own": same[key]}) for key in ("one", "other"))
+    assert "given" in same or one.advantage == other.advantage
+    found = evaluate(one, GIVEN[same.get("given", "as it is")](data))
+    expected = evaluate(other, GIVEN[same.get("and_of", "as it is")](data))
+    if "gradient" not in same:
+        assert_same(found, expected, same.get("tolerance", 1e-10))
     else:
-        torch.testing.assert_close(one.gradient, other.gradient, rtol=same.gradient_alone, atol=same.gradient_alone)
+        torch.testing.assert_close(found.gradient, expected.gradient, rtol=same["gradient"], atol=same["gradient"])
 
 
 @few
@@ -211,6 +118,9 @@ def test_segments_of_one_size_are_tiles(data, size, weights):
     tiled = method("mpo", ratio={"layout": "tiled", "size": size, "weights": weights})
     own = method("mpo", ratio={"layout": "segments", "weights": weights})
     assert_same(evaluate(own, data | {"segments": segments}), evaluate(tiled, data))
+
+
+MASKED = {"name": "likelihood", "low": 0.8, "cap": 1.28, "outside": "mask"}
 
 
 @few

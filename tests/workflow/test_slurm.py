@@ -131,22 +131,6 @@ def test_a_disturbed_run_ends_as_the_undisturbed_one(arm, states, restarts, dist
     assert_resumed(disturbed, arm, states, restarts)
 
 
-@pytest.mark.release
-def test_a_run_without_time_stops_by_itself_and_ends_as_the_undisturbed_one(resumed):
-    """Two Snakemakes start before the trainer does and asks how much time it has."""
-    user, arm = resumed, "out_of_time"
-
-    def limit() -> None:
-        user.cluster.ask("scontrol", "update", f"JobId={first_job(user, arm, 'RUNNING')}", "TimeLimit=2")
-
-    events: list[Event] = [
-        (partial(first_job, user, arm, "RUNNING"), limit),
-        (partial(first_job, user, arm, "FAILED"), lambda: None),
-    ]
-    disturb(user, {arm: events}, pace=3.0)
-    assert_resumed(user, arm, ["FAILED", "COMPLETED"], 0)
-
-
 @pytest.fixture(scope="module")
 def resumed(disturbed):
     """After the next call, beside a run that has to wait for a GPU, and one that fails."""
@@ -192,6 +176,22 @@ def test_a_gpu_is_granted_as_asked_and_waited_for_when_there_is_none(resumed):
     assert "gpu:1" in resumed.cluster.ask("scontrol", "show", "job", job)
     assert (resumed.home / "slow" / "on_gpu.gpus").read_text() == "0"
     resumed.assert_as_undisturbed("on_gpu")
+
+
+@pytest.mark.release
+def test_a_run_without_time_stops_by_itself_and_ends_as_the_undisturbed_one(resumed):
+    """Two Snakemakes start before the trainer does and asks how much time it has."""
+    user, arm = resumed, "out_of_time"
+
+    def limit() -> None:
+        user.cluster.ask("scontrol", "update", f"JobId={first_job(user, arm, 'RUNNING')}", "TimeLimit=2")
+
+    events: list[Event] = [
+        (partial(first_job, user, arm, "RUNNING"), limit),
+        (partial(first_job, user, arm, "FAILED"), lambda: None),
+    ]
+    disturb(user, {arm: events}, pace=3.0)
+    assert_resumed(user, arm, ["FAILED", "COMPLETED"], 0)
 
 
 @pytest.mark.release

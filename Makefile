@@ -120,7 +120,7 @@ test-peers: .venv-peers/.ready .venv/.lab-ready
 	    tests/integrations/test_verl_groups.py tests/trainers/test_verl_export.py \
 	    tests/trainers/test_verl_results.py \
 	    tests/integrations/test_tinker.py \
-	    tests/integrations/test_same_name.py tests/integrations/test_third_party.py tests/objective/test_parity.py \
+	    tests/integrations/test_same_name.py tests/objective/test_parity.py \
 	    lab/tests/test_dump.py lab/tests/test_assert_tinker.py
 	$(BIN)/python -m pytest -m verl tests/trainers/test_verl_run.py lab/tests/test_assert_verl.py
 

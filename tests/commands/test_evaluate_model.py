@@ -1,5 +1,6 @@
-"""Evaluating models without a study: records, the table of several, what is refused."""
+"""Evaluating models without a study, and claims about runs of any trainer: records, tables, what is refused."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -15,6 +16,7 @@ from policygrain.paths import StudyFolder
 from policygrain.records import BenchmarkRecord, EvaluationFacts, ModelEvaluation, write_record
 from policygrain.results import model_evaluation
 
+from ..support.files import write_lines
 from . import CASES
 
 OPTIONS = ["--benchmarks", "count,largest", "--size", "5", "--max-tokens", "8", "--engine", "transformers"]
@@ -100,3 +102,38 @@ def test_the_table_by_hand(tmp_path):
     assert shown[0]["accuracy"].startswith("50.0 [") and 0 < low < 50 < high < 100
     assert (shown[0]["pass@2"], shown[0]["maj@n"], shown[0]["unparsable"]) == ("50.0", "50.0", "0.0")
     assert [shown[1][name] for name in ("unparsable", "not graded", "truncated")] == ["25.0", "50.0", "25.0"]
+
+
+CLAIM = ["claim", "--a", "a_*.jsonl", "--b", "b_*.jsonl", "--metric", "reward"]
+
+
+@pytest.fixture
+def _runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for side, level in (("a", 0.6), ("b", 0.5)):
+        for seed in range(3):
+            rows = [{"step": k, "reward": level + seed / 50 + k / 100 + (k * seed % 3) / 200} for k in range(1, 6)]
+            write_lines(Path(f"{side}_seed{seed}.jsonl"), rows)
+    Path("binary.jsonl").write_bytes(b"\x89PNG\xff")
+
+
+@pytest.mark.usefixtures("_runs")
+def test_text_json_and_figure(capsys):
+    margin = [*CLAIM, "--margin", "0.2", "--last", "2"]
+    assert main([*margin, "--figure", "claim.png"]) == 0
+    out = capsys.readouterr().out
+    assert "reward of a is above that of b: holds, smaller than 0.2" in out and "mean of the last 2 values" in out
+    assert Path("claim.png").read_bytes().startswith(b"\x89PNG")
+    assert main([*margin, "--json", "--unpaired", "--claimed", "below"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["pairing"] == "unpaired, as asked" and data["verdict"] == "opposite"
+    assert data["difference"]["mean"] == pytest.approx(0.1) and len(data["runs"]["a"]) == 3
+
+
+@pytest.mark.usefixtures("_runs")
+@pytest.mark.parametrize(("options", "says"), CASES["claims"])
+def test_a_mistake_is_one_line(options, says, capsys):
+    """Before any verdict is printed."""
+    assert main([*CLAIM, *options]) == 2
+    printed, error = capsys.readouterr()
+    assert not printed and says in error and error.count("\n") == 1

@@ -1,13 +1,16 @@
-"""The jobs of a study are those of the Snakefile, and each is known by its marker."""
+"""The jobs of a study are those of the Snakefile; stages called by hand: what they make, leave and refuse."""
 
 import graphlib
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from policygrain.cli import main
 from policygrain.commands.jobs import LOCAL, SUBMITTED, Jobs
+from policygrain.files import read_json
 from policygrain.merging import merge
 from policygrain.paths import StudyFolder
 from policygrain.study import Study, load_study, parse_study
@@ -15,7 +18,7 @@ from policygrain.study.fingerprint import Fingerprints
 from policygrain.study.runs import run_matrix
 
 from ..support.files import write_lines
-from ..support.small import small_study, write_study
+from ..support.small import SMALL, small_study, write_study
 from ..support.snakemake import outputs
 from . import CASES
 
@@ -88,3 +91,60 @@ def test_the_snakefile_declares_these_files(root, tmp_path, monkeypatch):
     jobs = Jobs.of_results(load_study(path), StudyFolder(Path("results/counted")))
     declared = {str(file.relative_to(tmp_path)) for file in outputs(root, tmp_path, path)}
     assert declared == {file for job in jobs.all for file in job.outputs}
+
+
+UNTRAINED = {**SMALL["model"], "warm_start": {"steps": 0, "mixed_steps": 0}}
+
+
+def configured(folder: Path, **changes: Any) -> list[str]:
+    return ["--config", str(write_study(folder / "study.yaml", {**SMALL, **changes}))]
+
+
+@pytest.mark.parametrize(("command", "says"), CASES["stages"])
+def test_what_cannot_be_done_is_said_before_anything_is_computed(command, says, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main([*command, *configured(tmp_path), "--results", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert says in error and "Traceback" not in error and not (tmp_path / "run").exists()
+
+
+def test_a_start_model_without_a_tokenizer_is_one_message(tmp_path, capsys):
+    start = tmp_path / "start"
+    start.mkdir()
+    (start / "config.json").write_text('{"model_type": "qwen2"}')
+    command = ["train", *configured(tmp_path, model={"start": str(start)}), "--run-dir", str(tmp_path / "run")]
+    assert main([*command, "--arm", "grpo", "--seed", "0"]) == 2
+    error = capsys.readouterr().err
+    assert str(start) in error and "Traceback" not in error
+
+
+def test_a_start_model_is_made_again_when_training_problems_change(tmp_path):
+    start = tmp_path / "start" / "seed0"
+    made: dict[str, tuple[str, int]] = {}
+    for name, seed in (("first", 1), ("again", 1), ("changed", 2)):
+        options = [*configured(tmp_path, model=UNTRAINED, data={**SMALL["data"], "seed": seed})]
+        options += ["--results", str(tmp_path)]
+        done = tmp_path / f"{name}.json"
+        assert main(["prepare", *options]) == 0 == main(["start-model", *options, "--done", str(done)])
+        record = read_json(start / "start.json")
+        assert read_json(done)["results"] == {"seed0": record["digest"]}
+        made[name] = record["settings"]["training_data"], (start / "model.safetensors").stat().st_mtime_ns
+    assert made["again"] == made["first"], "it was up to date"
+    assert all(x != y for x, y in zip(made["changed"], made["first"], strict=True))
+
+
+def test_the_stages_of_a_study_by_hand(tmp_path, monkeypatch):
+    """In results/NAME, where the next stage finds what the one before has made; a second time nothing changes."""
+    monkeypatch.chdir(tmp_path)
+    training = {**SMALL["training"], "steps": 1, "validate_every": 1}
+    config = configured(tmp_path, model=UNTRAINED, training=training)
+    results = StudyFolder(Path("results") / SMALL["name"])
+    for command in (["prepare"], ["start-model"], ["train", "--arm", "grpo"], ["evaluate", "--shard", "00"]):
+        assert main([*command, *config]) == 0
+    run, start = results.run("grpo", 0), results.start(0)
+    assert not run.data.path.exists() and not run.start.path.exists(), "those of the study were there"
+    for place in (start.path / "model.safetensors", run.summary, results.evaluation("grpo/seed0").record):
+        assert place.exists(), place
+    before = run.metrics.read_bytes()
+    assert main(["train", *config]) == 0 and main(["evaluate", *config]) == 0
+    assert run.metrics.read_bytes() == before

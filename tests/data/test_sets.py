@@ -1,18 +1,23 @@
-"""The registered problem sets: what is pinned, and the problems that each makes of published rows."""
+"""The registered problem sets: what is pinned, the problems that each makes of rows, and their gold answers."""
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policygrain.cli import main
 from policygrain.data import coding_sets, set_files
 from policygrain.data.families import FAMILIES
+from policygrain.data.golds import check_golds
 from policygrain.data.mathematics_sets import dapo_math_17k, last_boxed
 from policygrain.data.registry import SETS, protocol
+from policygrain.errors import UserError
 
+from ..support.files import write_lines
 from ..support.problem_sets import CODE, RECORDED, raw
 
 TRAINING = ("gsm8k_train", "math_train", "dapo_math_17k")
@@ -150,3 +155,48 @@ def test_floats_are_compared_after_type_and_shape(out, exp):
     assert not passed or (type(out) is type(exp) and lists(out) == lists(exp))
     assert passed or out != exp
     namespace["assertion"]([1.0 + 1e-9], [1.0], 1e-6)
+
+
+pytestmark = pytest.mark.usefixtures("bubblewrap")
+TWICE = "def f(x): return 2 * x"
+# What is said of (tests, solution); nothing of the first ones.
+SAID: dict[str, tuple[str, str, str]] = {
+    "a check": ("def check(candidate):\n    assert candidate(2) == 4\n    assert candidate(3) == 6", TWICE, ""),
+    "no solution": ("assert f(2) == 4\nassert f(3) == 6", "", ""),
+    "a function that nobody calls": ("def test_f():\n    assert f(2) == 4", TWICE, "never call `f`. Call it in"),
+    "a module that is not there": ("import no_such\nassert f(2) == 4", TWICE, "fail (line 1: ModuleNotFoundError"),
+    "unittest.main": ("import unittest\nunittest.main(argv=['x'])", "", "SystemExit"),
+    "no assertion": ("f(2)", TWICE, "only `return None` passes its tests"),
+    "allclose": ("import numpy\nassert numpy.allclose(f(2), [4.0])", "def f(x): return [4.0]", "`return []` passes"),
+    "a wrong solution": ("assert f(2) == 4\nassert f(3) == 7", TWICE, "its solution is graded incorrect"),
+    "a module that programs lack": ("assert f(2) == 4", f"import numpy\n{TWICE}", "is graded incorrect. Programs can"),
+    "a Fraction": (
+        "from fractions import Fraction\nassert f(2) == Fraction(1, 2)",
+        "from fractions import Fraction\ndef f(x): return Fraction(1, x)",
+        "only copies of values of Python's own types",
+    ),
+    "a solution of another name": ("assert f(2) == 4", "def g(x): return 4", "its solution is graded unparsable"),
+}
+
+
+def write(path: Path, *names: str) -> None:
+    rows = [{"problem": name, "tests": SAID[name][0], "entry_point": "f", "answer": SAID[name][1]} for name in names]
+    write_lines(path, [{key: value for key, value in row.items() if value} for row in rows])
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_what_is_wrong_with_tests_is_said(name, tmp_path):
+    write(path := tmp_path / "own.jsonl", name)
+    if SAID[name][2]:
+        with pytest.raises(UserError) as caught:
+            check_golds([path], "numeric")
+        assert SAID[name][2] in str(caught.value) and "own.jsonl: own-00001: " in str(caught.value)
+    else:
+        check_golds([path], "numeric")
+
+
+def test_the_command_that_checks_data_says_it_too(tmp_path, capsys):
+    write(tmp_path / "own.jsonl", "a check", "no assertion", "allclose")
+    assert main(["data", "check", "own.jsonl", "--root", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert "own-00002: a program that is only `return None`" in said and "own-00003: a program that" in said

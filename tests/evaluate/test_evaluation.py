@@ -1,5 +1,6 @@
-"""Evaluating models: what is written, what is not done twice, and messages."""
+"""An evaluation of models: what is sampled, graded and recorded, scores by hand, and programs among problems."""
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -7,17 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 
+from policygrain.data.sources import prepare
 from policygrain.errors import UserError
 from policygrain.evaluate import sampling
 from policygrain.evaluate.evaluation import evaluate
+from policygrain.evaluate.scores import majority, pass_at_k, powers_of_two, score
 from policygrain.files import read_json_lines
+from policygrain.grading.sandbox import isolation
 from policygrain.model.torch_engine import TorchEngine
-from policygrain.paths import DataFolder, EvaluationFolder, StudyFolder
-from policygrain.results import evaluated_samples, model_evaluation, samples
+from policygrain.paths import DataFolder, EvaluationFolder, RunFolder, StudyFolder
+from policygrain.records import EvaluatedSample
+from policygrain.results import evaluated_samples, model_evaluation, run_metrics, samples
 from policygrain.study import Study
 
 from ..support.files import write_lines
-from ..support.small import small_study
+from ..support.small import small_study, train_small
 
 GREEDY = {"sampling": {"n": 1, "temperature": 0.0, "max_tokens": 12}}
 MODEL = "start/seed0"
@@ -176,3 +181,83 @@ def test_greedy_responses_are_scored_besides_the_sampled_ones(evaluated, tmp_pat
     assert greedy.per_problem == record.greedy and greedy.greedy is None
     (sampled,) = model_evaluation(evaluated(out=tmp_path / "c")).records
     assert sampled.per_problem == record.per_problem
+
+
+def test_pass_at_k_is_the_share_of_subsets_with_a_right_answer():
+    for n, correct in [(5, 0), (5, 2), (6, 6), (4, 1)]:
+        outcomes = [True] * correct + [False] * (n - correct)
+        for k in range(1, n + 1):
+            subsets = list(itertools.combinations(outcomes, k))
+            assert pass_at_k(n, correct, k) == pytest.approx(sum(any(s) for s in subsets) / len(subsets))
+    with pytest.raises(ValueError, match="k=3, n=2"):
+        pass_at_k(2, 1, 3)
+    assert powers_of_two(32) == [1, 2, 4, 8, 16, 32] and powers_of_two(6) == [1, 2, 4, 6]
+
+
+def test_majority():
+    assert majority(["7", "7", "3"], [True, True, False]) == 1.0
+    assert majority(["7", "3", "3"], [True, False, False]) == 0.0
+    assert majority(["7", "3"], [True, False]) == 0.5
+    assert majority([None, None], [False, False]) == 0.0
+
+
+def sample(problem: str, number: int, outcome: str, answer: str, tokens: int) -> EvaluatedSample:
+    """A response, truncated at 9 tokens."""
+    text = f"\\boxed{{{answer}}}"
+    return EvaluatedSample("set", problem, number, False, "?", "1", text, answer, outcome, tokens, tokens >= 9)
+
+
+def test_the_record_of_a_benchmark_by_hand():
+    """Two problems of two samples: right on 2 and 1; the second is among the training prompts."""
+
+    rows = [
+        sample("a", 0, "correct", "1", 3),
+        sample("a", 1, "correct", "1", 4),
+        sample("b", 0, "incorrect", "2", 9),
+        sample("b", 1, "correct", "1", 5),
+    ]
+    found = score(rows, {"b"})
+    assert (found.n, found.problems, found.per_problem, found.contaminated) == (2, 2, [1.0, 0.5], [1])
+    assert found.accuracy == 0.75 and found.pass_at == {1: 0.75, 2: 1.0}
+    # One vote each for 1 and 2 on the second problem: half right.
+    assert found.majority == 0.75
+    assert found.outcomes == {"correct": 3, "incorrect": 1} and (found.tokens, found.truncated) == (21, 0.25)
+
+
+def problem(number: int) -> dict[str, Any]:
+    """What the tiny model writes stands in a comment, so every third problem is solved whatever it writes."""
+    return {
+        "id": f"p{number}",
+        "problem": f"count {number % 10} in a{number % 7} b1",
+        "answer": "def f():\n    return 4",
+        "tests": "def check(candidate):\n    assert candidate() == 4\n",
+        "entry_point": "f",
+        "signature": f"def f():\n    return {4 if number % 3 == 0 else 5} # ",
+    }
+
+
+@pytest.mark.usefixtures("bubblewrap")
+def test_a_study_trains_on_programs_and_evaluates_them_beside_sums(made, tmp_path):
+    for name, numbers in (("train", range(60)), ("test", range(60, 72))):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(problem(n)) + "\n" for n in numbers))
+    study = small_study(
+        prompt={"program": "{problem}\n"},
+        data={"root": str(tmp_path), "train": ["train.jsonl"], "train_size": 40, "validation_size": 10},
+        training={"steps": 1, "validate_every": 1},
+        evaluation={
+            "benchmarks": [{"name": "programs", "source": "test.jsonl"}, {"name": "sums", "source": "count", "size": 5}]
+        },
+    )
+    data = DataFolder(tmp_path / "data")
+    prepare(study, data)
+    run = RunFolder(train_small(study, tmp_path / "run", data.path, made[1]))
+    rows = run_metrics(run)
+    solved = sum(int(p["id"][1:]) % 3 == 0 for p in read_json_lines(data.validation))
+    assert rows[-1]["validation_accuracy"] == pytest.approx(solved / 10) and 0 < solved < 10
+    results = StudyFolder(tmp_path / "results")
+    evaluate(study, {"start/seed0": made[1]}, data, results)
+    found = model_evaluation(results.evaluation("start/seed0"))
+    programs, sums = found.records
+    assert programs.per_problem == [float(n % 3 == 0) for n in range(60, 72)] and len(sums.per_problem) == 5
+    assert programs.majority is None and sums.majority is not None
+    assert found.protocol["grader"].endswith(f"code-5 ({isolation()}, 20 s, 1024 MiB)")

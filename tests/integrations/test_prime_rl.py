@@ -10,8 +10,7 @@ from policygrain import method
 from policygrain.integrations.options import UnsupportedOption
 from policygrain.integrations.prime_rl import loss
 
-from ..support.batches import random_fields
-from .whole_step import FOUR, loss_and_gradient
+from ..support.batches import FOUR, loss_and_gradient, random_fields
 
 
 def step(objective: Any, fields: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -11,8 +11,7 @@ from policygrain import method
 from policygrain.integrations.options import UnsupportedOption
 from policygrain.integrations.tinker import loss_function
 
-from ..support.batches import random_fields
-from .whole_step import FOUR, loss_and_gradient
+from ..support.batches import FOUR, loss_and_gradient, random_fields
 
 TOOLS = torch.tensor([1, 1, 0, 1, 0, 0, 1, 1, 1])  # 0: tool output
 NAMES = ("grpo", "dapo", "gspo", "tepo_v1", "tepo", "mpo", "kl_cov", "dr_grpo", "gepo")

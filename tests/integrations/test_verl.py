@@ -13,21 +13,20 @@ from policygrain import TokenBatch, method
 from policygrain.objective import Sampler, method_names
 
 pytest.importorskip("verl", reason="verl is not installed here; `make test-peers` has an environment with it")
-tensordict = pytest.importorskip("tensordict")
 
-from verl.trainer.ppo.core_algos import get_policy_loss_fn  # noqa: E402
-from verl.workers.config.actor import ActorConfig  # noqa: E402
-from verl.workers.utils.losses import ppo_loss  # noqa: E402
+import tensordict
+from verl.trainer.ppo.core_algos import get_policy_loss_fn
+from verl.workers.config.actor import ActorConfig
+from verl.workers.utils.losses import ppo_loss
 
-from policygrain.integrations.options import UnsupportedOption  # noqa: E402
-from policygrain.integrations.verl import PREFIX, policy_loss, with_entropies  # noqa: E402
-from policygrain.objective.correction import rollout_weights  # noqa: E402
-from policygrain.objective.penalty import Kl  # noqa: E402
+from policygrain.integrations.options import UnsupportedOption
+from policygrain.integrations.verl import PREFIX, policy_loss, with_entropies
+from policygrain.objective.correction import rollout_weights
+from policygrain.objective.penalty import Kl
 
-from ..support.batches import random_fields  # noqa: E402
-from ..support.files import load_script  # noqa: E402
-from ..support.trainer_losses import verl_config, verl_step  # noqa: E402
-from .whole_step import SIXTEEN, loss_and_gradient  # noqa: E402
+from ..support.batches import SIXTEEN, loss_and_gradient, random_fields
+from ..support.files import load_script
+from ..support.trainer_losses import verl_config, verl_step
 
 
 def config_of(

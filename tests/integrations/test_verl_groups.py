@@ -24,9 +24,8 @@ from policygrain.integrations import verl_groups
 from policygrain.integrations.options import UnsupportedOption
 from policygrain.integrations.verl import PREFIX, policy_loss
 
-from ..support.batches import random_fields
+from ..support.batches import SIXTEEN, loss_and_gradient, random_fields
 from .test_verl import config_of, data_of
-from .whole_step import SIXTEEN, loss_and_gradient
 
 GROUPS = torch.tensor([7, 7, 7, 7, 2, 2, 2, 2, 5, 5, 5, 5, 0, 0, 0, 0])
 METHODS = {

@@ -1,21 +1,25 @@
-"""The report page: complete, self-contained, whole in a browser, and what a study says stays text."""
+"""The report in a browser and the overview: what they show, and that nothing of a user can break them."""
 
 import base64
 import hashlib
 import html
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from policygrain.errors import UserError
 from policygrain.figures import TABLES
 from policygrain.provenance import devices
+from policygrain.report.overview import rows, screen, warnings
 from policygrain.report.page import cost, protocol, provenance, write_report
 from policygrain.results import StudyResults
+from policygrain.study import parse_study
 from policygrain.study.runs import run_matrix
 
-from ..support.made_up import make_up_tracking
+from ..support.made_up import make_up, make_up_tracking
+from . import CASES
 
 CAPTIONS = Path(__file__).parents[2] / "workflow" / "report"
 
@@ -163,3 +167,38 @@ def test_provenance_cost_and_protocol_of_the_records(study, results):
     protocols = protocol(records)
     assert protocols["sampling"] == "2 samples at temperature 1, at most 24 tokens: running total, count"
     assert protocols["problems"] == "running total 12, count 12" and protocols["seed"] == "7"
+
+
+HEADLINE = {"headline": {"methods": ["grpo", "dapo"]}}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return Path("results/made-up")
+
+
+def made_up(folder: Path, root: Path, right: dict[str, int], **changes: Any) -> StudyResults:
+    """The default study with changes, where ``right`` are how many of 12 problems each arm solves."""
+    study = parse_study({"base": "config.yaml", "name": "made-up", **changes}, root / "study.yaml")
+    return StudyResults(make_up(study, folder, {"start": 0, **right}))
+
+
+@pytest.mark.parametrize(("right", "changes", "said"), CASES["screens"].values(), ids=CASES["screens"])
+def test_it_fits_on_a_screen(right, changes, said, folder, root):
+    results = made_up(folder, root, right, **changes)
+    lines = screen(results).splitlines()
+    text = " ".join(" ".join(lines).split())
+    assert len(lines) <= 15 and max(map(len, lines)) <= 80
+    assert str(results.folder.report) in text and "make ui" in lines[-1]
+    assert all(words in text for words in said), text
+    if not changes:
+        assert [row.arm for row in rows(results)][:5] == ["start", "grpo", "dapo", "tepo", "mpo"]
+
+
+@pytest.mark.parametrize(("right", "begins"), CASES["warnings"])
+def test_a_study_in_which_nothing_was_right_or_learned_says_so_first(right, begins, folder, root):
+    results = made_up(folder, root, right, experiments=HEADLINE, evaluation={"greedy": False})
+    assert [screen(results).startswith(text) for text in begins] == [True] * len(begins)
+    found = warnings(results, rows(results))
+    assert [text[: len(begin)] for text, begin in zip(found, begins, strict=True)] == begins

@@ -1,20 +1,23 @@
-"""Study files: those of the repository, bases and overlays, and what YAML makes of texts and numbers."""
+"""Study files: bases and overlays, what YAML makes of texts, comparable methods, and the studies of papers."""
 
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from policygrain import left
 from policygrain.cli import main
+from policygrain.data.registry import SETS, sampling_of
 from policygrain.errors import UserError
 from policygrain.merging import merge
+from policygrain.objective import method
 from policygrain.study import load_study, parse_study
-from policygrain.study.comparable import different_parts, pairs
-from policygrain.study.runs import run_matrix
+from policygrain.study.comparable import check_comparisons, check_tuning, different_parts, pairs
+from policygrain.study.runs import Arm, run_matrix
 
-from ..support.small import SMALL, write_study
+from ..support.small import SMALL, small_study, write_study
 
 ROOT = Path(__file__).parents[2]
 BASE = ROOT / "studies" / "miniature.yaml"  # on which others are based; it asks nothing
@@ -120,3 +123,99 @@ def test_arms_leave_the_study_s_own_settings_out_of_their_names():
     stress = {"methods": ["grpo"], "vary": {"updates_per_batch": [1, 2, 8]}, "seeds": [0]}
     matrix = run_matrix(parse_study(SMALL | {"experiments": {"stress": stress}}, Path("s.yaml")))
     assert list(matrix.arms) == ["grpo+updates_per_batch=1", "grpo", "grpo+updates_per_batch=8"]
+
+
+LIST = yaml.safe_load(Path(__file__).with_name("comparable.yaml").read_text())
+
+
+def experiment(section):
+    return small_study(methods=LIST["methods"], experiments={"map": section}, seeds=[0, 1])
+
+
+def named(found):
+    return [f"{pair.arm.name} {pair.reference.name}" for pair in found]
+
+
+@pytest.mark.parametrize(("one", "other", "parts"), LIST["different_parts"])
+def test_parts_that_differ(one, other, parts):
+    study = experiment({"methods": ["token"]})
+    assert different_parts(Arm(one).method(study), Arm(other).method(study)) == parts
+
+
+@pytest.mark.parametrize(("section", "expected"), LIST["pairs"])
+def test_arms_are_compared_at_their_own_settings(section, expected):
+    study = experiment(section)
+    check_comparisons(study)
+    assert named(pairs(study)) == expected
+    assert {pair.margin for pair in pairs(study)} == {section.get("margin")}
+
+
+@pytest.mark.parametrize(("experiments", "expected"), LIST["wholes"])
+def test_an_own_method_is_compared_with_the_nearest_base_that_is_trained(experiments, expected):
+    found = pairs(small_study(methods=LIST["own"], experiments=experiments))
+    assert all(pair.whole for pair in found) and named(found) == expected
+
+
+@pytest.mark.parametrize(("section", "says"), LIST["refused"])
+def test_a_comparison_that_breaks_a_rule_is_refused(section, says):
+    with pytest.raises(UserError, match=says):
+        check_comparisons(experiment(section))
+    check_comparisons(experiment({**section, "reference": None}))
+
+
+@pytest.mark.parametrize(("changes", "says"), LIST["chosen_by"])
+def test_settings_are_chosen_on_problems_seeds_and_start_models_that_judge_nothing(changes, says, tmp_path):
+    path = write_study(tmp_path / "ranges.yaml", merge(SMALL, {"name": "ranges", "seeds": [5, 6], **changes}))
+    study = small_study(seeds=[0, 1], tuned_on=[str(path)])
+    if says is None:
+        check_tuning(study)
+    else:
+        with pytest.raises(UserError, match=rf"{says}.*rule 4 of docs/statistics\.md"):
+            check_tuning(study)
+    path.unlink()
+    with pytest.raises(UserError, match=r"tuned_on: .*ranges\.yaml: no such study file"):
+        check_tuning(study)
+
+
+papers = pytest.mark.parametrize("name", ["tepo-qwen2.5-7b", "tepo-qwen2.5-math-1.5b", "mpo-r1-distill-1.5b"])
+
+
+@papers
+def test_a_paper_study_has_the_published_settings(in_root, name):
+    study = load_study(f"studies/{name}.yaml")
+    settings = study.training
+    assert (settings.prompts_per_step, settings.group, settings.learning_rate) == (256, 8, 5e-7)
+    assert settings.prompts_per_step / settings.updates_per_batch == 32
+    assert settings.steps * settings.updates_per_batch == 2400
+    # Computation in bfloat16, weights in float32: a step of 5e-7 would be rounded away in bfloat16.
+    assert study.model.dtype == "float32" and settings.compute == "bfloat16"
+    assert settings.trainer == "trl" and settings.trl == {"fsdp": True}
+    assert study.grader == "math" and study.prompt.chat and "\\boxed{" in study.prompt.template
+    assert (settings.engine, study.evaluation.engine) == ("vllm", "vllm")
+    for arm in run_matrix(study).arms.values():
+        own, preset = arm.method(study), arm.method_name.split("_lambda")[0].split("_phi")[0]
+        assert own.clip == method(preset).clip, f"{arm.name} has its own clip range"
+
+
+@papers
+def test_the_benchmarks_of_a_paper_study_have_their_registered_sampling(in_root, name):
+    study = load_study(f"studies/{name}.yaml")
+    assert [SETS[source].n for source in study.data.train] == [None]
+    for benchmark in study.evaluation.benchmarks:
+        sampling = sampling_of(study, benchmark)
+        assert SETS[benchmark.source].n
+        assert (sampling.n, sampling.temperature) == ((32, 0.6) if re.match("aime|amc", benchmark.name) else (1, 0.0))
+        assert sampling.max_tokens == study.training.max_tokens
+    evaluation = study.evaluation.model_copy(update={"registered_sampling": False})
+    without = study.model_copy(update={"evaluation": evaluation})
+    assert {sampling_of(without, b).n for b in without.evaluation.benchmarks} == {1}
+
+
+@papers
+def test_every_value_of_a_paper_study_names_its_source(root, name):
+    """A paper's mark, or `ours`, on each line of model, prompt, data, training and evaluation."""
+    section = ""
+    for line in (root / "studies" / f"{name}.yaml").read_text().splitlines():
+        section = line if re.match(r"\w", line) else section
+        if re.match(r"(model|training|evaluation|prompt|data):", section) and re.match(r"  \w+: \S", line):
+            assert re.search(r"# (\[(T|E|Er|D|M)\]|ours)", line), line

@@ -1,0 +1,208 @@
+"""Problems of files and their prompts, and those of a study: registered sets, files, families; contamination."""
+
+import json
+from typing import Any
+
+import pytest
+from tokenizers.processors import TemplateProcessing
+
+from policygrain.cli import main
+from policygrain.data.problem import read_problems
+from policygrain.data.prompts import PromptRenderer
+from policygrain.data.registry import SETS
+from policygrain.data.sources import check_sources, contaminated, load, prepare
+from policygrain.errors import UserError
+from policygrain.grading import Options
+from policygrain.model.tiny import bpe_tokenizer, character_tokenizer
+from policygrain.paths import DataFolder
+from policygrain.study.schema import Prompt
+
+from ..support.files import write_lines
+from ..support.problem_sets import SEVEN, study_with
+from ..support.small import SMALL, small_study
+
+GOOD = '{"id": "own-1", "problem": "1+1", "answer": "2"}'
+
+
+def test_keys_that_say_how_answers_are_compared_and_null_for_a_missing_key(tmp_path):
+    path = tmp_path / "own.jsonl"
+    line = '{"id": null, "problem": "p", "answer": 0, "source": null, "steps": null, "list_answer": true, '
+    path.write_text(f'{line}"absolute_tolerance": 0.1}}\n' * 2)
+    first, second = read_problems(path)
+    assert first.options == Options(list_answer=True, absolute_tolerance=0.1)
+    assert (first.id, first.answer, first.source, first.steps, second.id) == ("own-00001", "0", "own", "", "own-00002")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"problem": "p", "answer": "1", "list_answer": "yes"}', "list_answer: expected .*, got"),
+        ('{"problem": "p", "answer": "1", "relative_tolerance": "much"}', "relative_tolerance: expected .*, got"),
+        ('{"problem": "p", "answer": "1", "absolute_tolerance": -1}', "absolute_tolerance: expected .*, got"),
+        ('{"problem": "p", "tests": "assert f(1)"}', "no 'entry_point'"),
+        ("{broken", "not JSON"),
+        ('{"problem": "1+1"}', "no 'answer'; the keys are 'problem'"),
+        ('{"problem": ["p"], "answer": "1"}', r"problem: expected a text or a number, got \['p'\]"),
+        ('{"problem": "p", "answer": true}', "answer: expected a text or a number, got True"),
+        # JSON allows it; no tokenizer can encode it.
+        (r'{"problem": "\ud800", "answer": "1"}', "contains half a character"),
+        (r'{"problem": "1", "answer": "\udfff"}', "contains half a character"),
+    ],
+)
+def test_a_line_that_is_no_problem_is_named(line, message, tmp_path):
+    path = tmp_path / "set.jsonl"
+    path.write_text(f"{GOOD}\n{line}\n")
+    with pytest.raises(UserError, match=rf"set\.jsonl, line 2: {message}"):
+        read_problems(path)
+
+
+# Case → gold answers, exit status and what is said.
+REPORTED: dict[str, tuple[list[str], int, str]] = {
+    "truth values": (["true", "False", "Yes"], 0, "right"),
+    "sentences": (["5", "All primes except two"], 0, "answers in words, which only the same words equal: own-00002"),
+    "GSM8K's solutions": (["We compute.\n#### 5"], 2, "own-00001"),
+    "cases": ([r"\begin{cases}1&n\text{ odd}\\2&n\text{ even}\end{cases}"], 0, "right"),
+    "repeated problems": (["5"] * 96, 0, "96 lines are 3 different problems"),
+}
+
+
+@pytest.mark.parametrize("name", REPORTED)
+def test_own_answers(name, tmp_path, capsys):
+    golds, code, says = REPORTED[name]
+    rows = [{"problem": f"problem {i % 3}", "answer": gold} for i, gold in enumerate(golds)]
+    write_lines(tmp_path / "own.jsonl", rows)
+    assert main(["data", "check", "own.jsonl", "--root", str(tmp_path)]) == code
+    printed = capsys.readouterr()
+    assert says in printed.out + printed.err
+
+
+@pytest.mark.parametrize("name", ["own.parquet", "own.json", "own.csv"])
+def test_other_formats_are_refused(name, tmp_path, capsys):
+    (tmp_path / name).touch()
+    assert main(["data", "check", name, "--root", str(tmp_path)]) == 2
+    assert ".jsonl" in capsys.readouterr().err
+
+
+def test_rendered_prompts_of_the_seven_benchmarks_decode_to_their_text(benchmarks_folder):
+    problems = {name: load(name, benchmarks_folder) for name in SEVEN}
+    tokenizer = bpe_tokenizer([p.problem for p in problems["math500"][:100]], 512)
+    renderer = PromptRenderer(tokenizer, Prompt(template="{problem}\nPut the final answer in \\boxed{}.\n"))
+    for name, found in problems.items():
+        for problem in found[:40]:
+            ids = renderer.ids(problem.problem)
+            assert tokenizer.decode(ids) == f"{problem.problem}\nPut the final answer in \\boxed{{}}.\n", name
+
+
+SYSTEM = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+REFUSES = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + SYSTEM
+IGNORES = "{% for m in messages if m.role != 'system' %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+THINKS = SYSTEM + "{% if not enable_thinking %}<think></think>{% endif %}"
+# Template, system prompt, arguments, and the prompt for `1+1`.
+REPORTED_TEMPLATES: list[tuple[str, str, dict[str, Any], str]] = [
+    (SYSTEM, "be brief", {}, "<system>be brief<user>1+1<assistant>"),
+    (REFUSES, "be brief", {}, "<user>be brief\n\n1+1<assistant>"),
+    (REFUSES, "", {}, "<user>1+1<assistant>"),
+    (IGNORES, "be brief", {}, "<user>be brief\n\n1+1<assistant>"),
+    (THINKS, "", {"enable_thinking": True}, "<system><user>1+1<assistant>"),
+    (THINKS, "", {"enable_thinking": False}, "<system><user>1+1<assistant><think></think>"),
+]
+
+
+@pytest.mark.parametrize(("template", "system", "arguments", "prompt"), REPORTED_TEMPLATES)
+def test_chat_templates_with_and_without_a_system_role(template, system, arguments, prompt):
+    tokenizer = character_tokenizer()
+    tokenizer.chat_template = template
+    settings = Prompt(template="{problem}", chat=True, system=system, chat_template_kwargs=arguments)
+    renderer = PromptRenderer(tokenizer, settings)
+    assert renderer.text("1+1") == prompt
+    others = [Prompt(template="{problem}", chat=chat) for chat in ((False, True) if arguments else (False,))]
+    assert renderer.digest not in [PromptRenderer(tokenizer, other).digest for other in others]
+
+
+@pytest.mark.parametrize(
+    ("template", "says"), [(None, r"prompt\.chat"), ("{{ raise_exception('never') }}", "cannot be used: never")]
+)
+def test_a_chat_template_that_is_missing_or_refuses_every_message_is_said(template, says):
+    tokenizer = character_tokenizer()
+    tokenizer.chat_template = template
+    with pytest.raises(UserError, match=says):
+        PromptRenderer(tokenizer, Prompt(chat=True)).text("1+1")
+
+
+def test_prompts_begin_as_the_tokenizer_begins_texts():
+    """With the beginning-of-sequence token where it adds one, and without the end that some add."""
+
+    plain = PromptRenderer(character_tokenizer(), Prompt(template="{problem}"))
+    tokenizer = character_tokenizer()
+    tokenizer.add_special_tokens({"bos_token": "<bos>"})
+    marks = [("<bos>", tokenizer.bos_token_id), (tokenizer.eos_token, tokenizer.eos_token_id)]
+    whole = f"<bos> $A {tokenizer.eos_token}"
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single=whole, special_tokens=marks)
+    renderer = PromptRenderer(tokenizer, Prompt(template="{problem}"))
+    assert renderer.ids("1+1") == [tokenizer.bos_token_id, *plain.ids("1+1")]
+    assert renderer.digest != plain.digest
+    tokenizer.chat_template = SYSTEM
+    assert tokenizer.bos_token_id not in PromptRenderer(tokenizer, Prompt(template="{problem}", chat=True)).ids("1+1")
+
+
+def test_a_missing_or_wrong_set_stops_a_study_before_anything_is_spent(tmp_path):
+    benchmarks: list[dict[str, object]] = [{"name": "m", "source": "math500"}]
+    with pytest.raises(
+        UserError, match=rf"evaluation\.benchmarks\[0\]\.source: .*policygrain data fetch math500 --root {tmp_path}"
+    ):
+        check_sources(study_with(["count"], benchmarks, tmp_path))
+    (tmp_path / "math500.jsonl").write_text('{"problem": "1+1", "answer": "2"}\n')
+    with pytest.raises(UserError, match=r"1 problems instead of 500.*data fetch math500"):
+        check_sources(study_with(["count"], benchmarks, tmp_path))
+    with pytest.raises(UserError, match=r"data\.train\[0\]: 'gsm8k_trian'.*Did you mean 'gsm8k_train'"):
+        check_sources(study_with(["gsm8k_trian"], [{"name": "count", "source": "count"}], tmp_path))
+    study = study_with(["count", "no.jsonl"], [{"name": "count", "source": "count"}], tmp_path)
+    with pytest.raises(UserError, match=r"data\.train\[1\]: \S*no\.jsonl: no such dataset file"):
+        prepare(study, DataFolder(tmp_path / "data"))
+    assert [path.name for path in tmp_path.iterdir()] == ["math500.jsonl"], "nothing was written"
+
+
+def test_sources_are_looked_for_in_the_folder_of_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("POLICYGRAIN_DATA", str(tmp_path))
+    study = small_study(data={"train": ["own.jsonl"]}, model={"warm_start": {"steps": 0}})
+    with pytest.raises(UserError, match=rf"data\.train\[0\]: {tmp_path}/own\.jsonl: no such dataset file"):
+        check_sources(study)
+    (tmp_path / "own.jsonl").write_text('{"problem": "1+1", "answer": "2"}\n')
+    check_sources(study)
+
+
+def test_registered_sets_in_a_study(benchmarks_folder, tmp_path):
+    names = ["minerva", "olympiadbench", "amc23", "omni_math_rule"]
+    benchmarks: list[dict[str, object]] = [{"name": name, "source": name} for name in names]
+    study = study_with(
+        ["gsm8k_train"], [*benchmarks, {"name": "few", "source": "math500", "size": 7}], benchmarks_folder
+    )
+    prepare(study, DataFolder(tmp_path))
+    prepared = {name: read_problems(tmp_path / "benchmarks" / f"{name}.jsonl") for name in [*names, "few"]}
+    assert {name: len(problems) for name, problems in prepared.items()} == {
+        **{name: SETS[name].count for name in names},
+        "few": 7,
+    }
+    assert all(p.options.relative_tolerance == 0.01 and not p.options.list_answer for p in prepared["minerva"])
+    assert sum(p.options.list_answer for p in prepared["olympiadbench"]) == 94
+    assert list(filter(None, (p.options.absolute_tolerance for p in prepared["olympiadbench"]))) == [0.1]
+    assert len(read_problems(tmp_path / "train.jsonl")) == SMALL["data"]["train_size"]
+    assert set(json.loads((tmp_path / "contamination.json").read_text())["overlaps"]) == {*names, "few"}
+
+
+def test_synthetic_splits_are_not_compared(tmp_path):
+    """They share no question by construction, but many of their words."""
+    prepare(small_study(), DataFolder(tmp_path))
+    assert json.loads((tmp_path / "contamination.json").read_text())["overlaps"] == {"count": []}
+    assert contaminated(DataFolder(tmp_path), "count") == set()
+
+
+def test_contamination_of_files_is_written_with_the_data(tmp_path):
+    texts = [f"How many ways are there to place {i} rooks on a board of side {i * i} apart?" for i in range(40)]
+    write_lines(tmp_path / "train.jsonl", [{"id": "same", "problem": text, "answer": "1"} for text in texts])
+    new = "Name the smallest prime that has seven digits, all of them odd."
+    asked = {"seen": texts[3].upper(), "new": new}
+    write_lines(tmp_path / "test.jsonl", [{"id": i, "problem": text, "answer": "1"} for i, text in asked.items()])
+    study = study_with(["train.jsonl"], [{"name": "test", "source": "test.jsonl"}], tmp_path)
+    prepare(study, DataFolder(tmp_path / "data"))
+    assert contaminated(DataFolder(tmp_path / "data"), "test") == {"seen"}

@@ -13,6 +13,7 @@ from policygrain.objective import Sampler
 from policygrain.objective.correction import effective_sample_share, off_policy_mask, rollout_weights
 
 from ..support.batches import assert_same, by_hand, close, evaluate, few, fields
+from . import BY_HAND
 
 # Two tokens of a response, d = 1.2 and −0.4, and one of another, d = 0.1; the last is padding.
 DIFFERENCE = torch.tensor([[1.2, -0.4], [0.1, 9.0]], dtype=torch.float64)
@@ -20,29 +21,10 @@ MASK = torch.tensor([[1, 1], [1, 0]])
 
 
 def weights(x, mask, **settings):
-    sampler = Sampler(**{key if key[:3] == "rej" else f"correction_{key}": value for key, value in settings.items()})
-    return rollout_weights(x, torch.zeros_like(x), mask, sampler)
+    return rollout_weights(x, torch.zeros_like(x), mask, Sampler(**settings))
 
 
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({"cap": None}, [[1.0, 1.0], [1.0, 1.0]]),
-        ({"cap": 2.0}, [[2.0, exp(-0.4)], [exp(0.1), 1.0]]),
-        ({"cap": 2.0, "outside": "mask"}, [[0.0, exp(-0.4)], [exp(0.1), 1.0]]),
-        ({"cap": 9.0, "floor": 0.8}, [[exp(1.2), 0.8], [exp(0.1), 1.0]]),
-        ({"cap": 9.0, "floor": 0.8, "outside": "mask"}, [[exp(1.2), 0.0], [exp(0.1), 1.0]]),
-        ({"cap": 9.0, "grain": "sequence"}, [[exp(0.8)] * 2, [exp(0.1), 1.0]]),
-        ({"cap": 2.0, "grain": "sequence"}, [[2.0] * 2, [exp(0.1), 1.0]]),
-        ({"cap": 9.0, "grain": "geometric"}, [[exp(0.4)] * 2, [exp(0.1), 1.0]]),
-        ({"cap": 1.2, "grain": "geometric", "outside": "mask"}, [[0.0] * 2, [exp(0.1), 1.0]]),
-        # A turn is an unbroken run of the mask.
-        ({"cap": 9.0, "grain": "turn"}, [[exp(0.4)] * 2, [exp(0.1), 1.0]]),
-        # With rejection of responses whose product, e^0.8 = 2.2, is too large.
-        ({"cap": 2.0, "rejection_grain": "sequence", "rejection_high": 3.0}, [[2.0, exp(-0.4)], [exp(0.1), 1.0]]),
-        ({"cap": 2.0, "rejection_grain": "sequence", "rejection_high": 1.5}, [[0.0, 0.0], [exp(0.1), 1.0]]),
-    ],
-)
+@pytest.mark.parametrize(("settings", "expected"), BY_HAND["rollout_weights"])
 def test_weights_by_grain(settings, expected):
     close(weights(DIFFERENCE, MASK, **settings), expected)
 
@@ -74,10 +56,11 @@ def test_uncapped_sequence_weights_are_unbiased(seed, length):
     log_pi, log_mu = policy(), policy()
     pi, mu = log_pi.sum(1).exp(), log_mu.sum(1).exp()
     f = torch.randn(len(responses), generator=generator).double()
-    correction = weights(log_pi - log_mu, mask, cap=1e9, grain="sequence")[:, 0]
+    correction = weights(log_pi - log_mu, mask, correction_cap=1e9, correction_grain="sequence")[:, 0]
     close((mu * correction * f).sum(), (pi * f).sum())
     for outside in ("truncate", "mask"):
-        bounded = weights(log_pi - log_mu, mask, cap=1.2, grain="sequence", outside=outside)[:, 0]
+        settings = {"correction_cap": 1.2, "correction_grain": "sequence", "correction_outside": outside}
+        bounded = weights(log_pi - log_mu, mask, **settings)[:, 0]
         assert (mu * bounded).sum() <= 1 + 1e-9
 
 

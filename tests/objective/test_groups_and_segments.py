@@ -12,6 +12,7 @@ from policygrain.objective.batch import Responses, turn_numbers
 from policygrain.objective.ratio import Block, GroupExpectation
 
 from ..support.batches import assert_same, by_hand, close, evaluate, few, fields
+from . import BY_HAND
 
 GROUPS = torch.tensor([7, 7, 2])
 TURNS = {"name": "block", "layout": "turns", "weights": "uniform"}
@@ -43,14 +44,7 @@ def test_the_ratio_to_the_expectation_of_the_group():
     close(GroupExpectation()(batch), [[-0.7 - expected] * 2, [-2 - expected] * 2, [0.1] * 2])
 
 
-@pytest.mark.parametrize(
-    ("weights", "expected"),
-    [
-        ("uniform", [0.2, 0.2, 0.5]),
-        ("joint", [0.4, 0.4, 0.5]),
-        ("future", [0.7 * 0.1 + 0.3 * 0.3, 0.7 * 0.3 + 0.3 * 0.1, 0.5]),
-    ],
-)
+@pytest.mark.parametrize(("weights", "expected"), BY_HAND["segments"])
 def test_segments_are_blocks_of_unequal_sizes(weights, expected):
     """Segments of two tokens and of one; numbers are names alone, and padding has none."""
     numbers = torch.tensor([[9, 9, 4, 4]])

@@ -1,7 +1,7 @@
 """Hölder's mean of ratios, and estimators of the KL divergence: by hand, and what they estimate (float64)."""
 
 from itertools import product
-from math import exp, log
+from math import log
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ from policygrain.objective.penalty import Kl
 from policygrain.objective.ratio import Holder
 
 from ..support.batches import by_hand, close, few, tensor
+from . import BY_HAND
 
 
 def test_the_holder_mean_by_hand():
@@ -22,18 +23,8 @@ def test_the_holder_mean_by_hand():
         close(Holder(power=power)(batch).exp(), [[expected] * 3])
 
 
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({"estimator": "k1"}, [-0.5, 0.5]),
-        ({"estimator": "k2"}, [0.125, 0.125]),
-        ({"estimator": "k3"}, [exp(0.5) - 1.5, exp(-0.5) - 0.5]),
-        ({"estimator": "k2", "times_ratio": True}, [0.125 * exp(0.2), 0.125 * exp(-0.1)]),
-        ({"estimator": "k3", "place": "reward"}, [exp(0.5) - 1.5, exp(-0.5) - 0.5]),
-    ],
-)
+@pytest.mark.parametrize(("settings", "expected"), BY_HAND["divergences"])
 def test_estimators_of_the_divergence_by_hand(settings, expected):
-    """d = log π_ref − log π_θ = 0.5 and −0.5, ℓ = 0.2 and −0.1."""
     batch = by_hand([[0.2, -0.1]], [0.0])
     close(Kl(**settings)(batch.replace(ref_log_probs=batch.log_probs + tensor([0.5, -0.5]))), [expected])
 

@@ -11,6 +11,7 @@ from policygrain.integrations.options import UnsupportedOption
 from policygrain.integrations.prime_rl import loss
 
 from ..support.batches import FOUR, loss_and_gradient, random_fields
+from . import REFUSED, objective_of
 
 
 def step(objective: Any, fields: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -50,18 +51,7 @@ def test_methods_with_a_mean_over_tokens_are_exact(objective, fields):
     torch.testing.assert_close(step(objective, fields), expected)
 
 
-@pytest.mark.parametrize(
-    ("objective", "says"),
-    [
-        ("grpo", "its aggregation is seq_mean_token_mean"),
-        ("tepo", "its mask needs entropies, or covariances"),
-        (method("dapo", aggregation="turn_mean_token_mean"), "the number of turns of the step"),
-        ("clip_cov", "statistics of the whole step"),
-        ("mpo_heads", "prediction heads"),
-        ("a3po", "the age of each response"),
-        (method("dapo", sampler={"correction_cap": 2.0, "correction_grain": "turn"}), "corrects by turns"),
-    ],
-)
+@pytest.mark.parametrize(("objective", "says"), REFUSED["prime_rl"])
 def test_what_prime_rl_cannot_express_is_refused(objective, says, fields):
     with pytest.raises(UnsupportedOption, match=says):
-        step(objective, fields)
+        step(objective_of(objective), fields)

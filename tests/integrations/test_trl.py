@@ -27,6 +27,7 @@ with warnings.catch_warnings():
 
     from ..support.engines import save_tiny
     from ..support.trl import SETTINGS, reward, trainer_of
+    from . import REFUSED, objective_of
 
 pytestmark = pytest.mark.trl
 
@@ -178,53 +179,19 @@ def test_two_processes_have_the_gradient_of_one(start, tmp_path):
         torch.testing.assert_close(rank["gradient"], found[0]["expected"], rtol=1e-4, atol=1e-6)
 
 
-BY_TURNS = method("grpo", sampler={"correction_cap": 2.0, "correction_grain": "turn"})
-KL = method("grpo", penalties=["kl"])
-BATCH_STD = method("grpo", advantage={"name": "batch_std", "std_of": "advantages"})
-
-
 @needs("reference")
 def against_the_initial_model(batch: TokenBatch) -> torch.Tensor:
     """A ratio to the initial model, which TRL loads for any beta above 0."""
     return batch.log_probs - batch.ref_log_probs
 
 
-CUSTOM = method("grpo", ratio=f"{__name__}:against_the_initial_model")
-WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({"objective": "tepo"}, {"loss_type": "grpo"}, "loss_type='grpo' is an option of TRL's own loss"),
-    ({"objective": None}, {}, "expected the name of a preset or a Method, got NoneType"),
-    ({"objective": "tepo"}, {"beta": 0.1}, "beta=0.1 would add a KL penalty"),
-    ({"objective": "tepo"}, {"entropy_coef": 0.01}, "entropy_coef=0.01"),
-    ({"objective": "dr_grpo"}, {}, "scale_rewards='none'"),
-    ({"objective": KL}, {"beta": 1.0, "use_bias_correction_kl": False}, "use_bias_correction_kl=False is an option"),
-    ({"objective": KL}, {"beta": 1.0, "sync_ref_model": True}, "sync_ref_model=True moves the reference"),
-    ({"objective": CUSTOM}, {}, "TRL's beta must not be 0"),
-    ({"objective": "grpo"}, {"multi_objective_aggregation": "normalize_then_sum"}, "set multi_objective_aggregation"),
-    ({"objective": BATCH_STD}, {"scale_rewards": "batch"}, "std_of: advantages"),
-    ({"objective": "bypass"}, {"use_vllm": True}, "set vllm_importance_sampling_correction=False"),
-    ({"objective": "vespo"}, {"use_vllm": True}, "set vllm_importance_sampling_mode='token_mask'"),
-    ({"objective": "mpo_heads"}, {}, "prediction heads"),
-    ({"objective": "a3po"}, {}, "the age of each response"),
-    ({"objective": BY_TURNS}, {}, "corrects by turns"),
-    ({"objective": method("mpo", ratio={"layout": "segments"})}, {}, "the segment of each token"),
-    ({"objective": "gepo"}, {"num_iterations": 1, "steps_per_generation": 1}, "set num_iterations=2"),
-    ({"objective": "kl_cov"}, {"gradient_accumulation_steps": 2}, "micro_batch_statistics=True"),
-    ({"objective": KL}, {}, "needs beta=1"),
-    ({"objective": method("grpo", sampler={"mask_truncated": True})}, {}, "mask_truncated_completions=True"),
-    (
-        {"objective": "grpo"},
-        {"gradient_accumulation_steps": 2, "steps_per_generation": 3, "num_generations": 3},
-        "steps_per_generation=3 is no multiple",
-    ),
-]
-
-
-@pytest.mark.parametrize(("own", "settings", "says"), WRONG, ids=[says for _, _, says in WRONG])
+@pytest.mark.parametrize(("own", "settings", "says"), REFUSED["trl"], ids=[says for *_, says in REFUSED["trl"]])
 def test_options_that_would_give_another_objective_are_refused(own, settings, says, tmp_path):
     """Before a model is loaded."""
     config = GRPOConfig(output_dir=str(tmp_path), **SETTINGS | settings)
     with pytest.raises(UnsupportedOption, match=says):
-        PolicyGrainTrainer(model="no/such-model", reward_funcs=reward, args=config, **own)
+        given = own | {"objective": objective_of(own["objective"])}
+        PolicyGrainTrainer(model="no/such-model", reward_funcs=reward, args=config, **given)
 
 
 def test_the_default_arguments_are_checked():

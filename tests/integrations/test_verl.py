@@ -27,6 +27,7 @@ from policygrain.objective.penalty import Kl
 from ..support.batches import SIXTEEN, loss_and_gradient, random_fields
 from ..support.files import load_script
 from ..support.trainer_losses import verl_config, verl_step
+from . import REFUSED
 
 
 def config_of(
@@ -248,20 +249,7 @@ def test_with_the_patch_verl_hands_over_entropies_itself(tmp_path, root):
     assert "policygrain/mask_signal_covariance" in patched.ppo_loss(config, output, without)[1]
 
 
-@pytest.mark.parametrize(
-    ("name", "config", "says"),
-    [
-        ("gepo", {}, "the prompt of each response"),
-        ("tepo", {"entropy_coeff": 0.01}, "actor.entropy_coeff"),
-        ("tepo", {"use_kl_loss": True}, "actor.use_kl_loss"),
-        ("gspo", {"low": 3e-4, "high": 5e-4}, "actor.clip_ratio_high=0.0005 has no effect; the method's is 0.0004"),
-        ("dapo", {"aggregation": "seq-mean-token-sum"}, "its aggregation is token_mean"),
-        ("mpo_heads", {}, "prediction heads"),
-        ("bypass", {}, "rollout_correction.bypass_mode=true"),
-        ("tepo_max_entropy", {}, "an entropy with gradient"),
-        ("a3po", {}, "the age of each response"),
-    ],
-)
+@pytest.mark.parametrize(("name", "config", "says"), REFUSED["verl"])
 def test_options_that_would_give_another_objective_are_refused(name, config, says):
     fields = random_fields([3, 2], 0)
     with pytest.raises(UnsupportedOption, match=says):

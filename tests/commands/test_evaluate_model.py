@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from policygrain.cli import main
-from policygrain.data.registry import sampling_of
+from policygrain.data.sets import sampling_of
 from policygrain.errors import UserError
 from policygrain.evaluate.any_model import EvaluationOptions, claim, named, study_of
 from policygrain.evaluate.leaderboard import leaderboard

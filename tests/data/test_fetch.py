@@ -3,17 +3,16 @@
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pandas
 import pytest
 
 from policygrain.cli import main
-from policygrain.data import set_files
 from policygrain.data.fetch import convert, fetch
 from policygrain.data.problem import read_problems
-from policygrain.data.problem_set import ProblemSet
-from policygrain.data.registry import SETS
+from policygrain.data.sets import SETS, ProblemSet, check_file, content_digest, load_set
 from policygrain.errors import UserError
 
 from ..support.files import write_lines
@@ -45,7 +44,7 @@ def test_a_set_is_fetched_once(publish, tmp_path):
     assert problems[7].id == "made-up-7" and [path.name for path in folder.iterdir()] == ["made_up.jsonl"]
     published.unlink()
     assert fetch(made_up(), folder).endswith("there already")
-    assert set_files.check(made_up(), folder) == []
+    assert check_file(made_up(), folder) == []
 
 
 CHANGED = SOURCE.replace(b"question", b"quest\xc2\xadion")
@@ -92,13 +91,13 @@ def test_files_of_a_dataset_on_the_hub_are_joined(write, tmp_path, monkeypatch):
     for name, rows in files.items():
         getattr(pandas.DataFrame(rows), write)(folder / name, **({"orient": "records"} if write == "to_json" else {}))
     fetch(made_up(github="", hub="some/where/abc", hub_files=list(files)), tmp_path)
-    assert set_files.check(made_up(), tmp_path) == []
+    assert check_file(made_up(), tmp_path) == []
 
 
 @pytest.mark.parametrize("name", ["gsm8k_train", "aime25"])
 def test_fetching_a_published_file_rebuilt_byte_for_byte(name, publish, tmp_path, benchmarks_folder):
     """Recorded files that contain all columns of their source: the source is rebuilt and has the pinned blob id."""
-    rows = raw(benchmarks_folder, f"{name}.jsonl")
+    rows = raw(benchmarks_folder, name)
     publish(SETS[name], "".join(json.dumps(row) + "\n" for row in PUBLISHED[name](rows)).encode())
     fetch(SETS[name], tmp_path)
     fetched = read_problems(tmp_path / f"{name}.jsonl")
@@ -113,18 +112,22 @@ def test_fetching_programs(name, publish, tmp_path, benchmarks_folder):
     publish(SETS[name], published.read_bytes())
     fetch(SETS[name], tmp_path)
     expected = convert(SETS[name], {published.name: published.read_bytes()})
-    seconds = {p.id: p.options.seconds for p in set_files.load(SETS[name], tmp_path / f"{name}.jsonl")}
-    assert list(seconds) == [p.id for p in expected]
-    assert {i: s for i, s in seconds.items() if s is not None} == SETS[name].seconds
+    problems = load_set(SETS[name], tmp_path, name)
+    assert problems == [
+        replace(p, options=replace(p.options, seconds=q.options.seconds))
+        for p, q in zip(expected, problems, strict=True)
+    ]
+    slow = {p.id: p.options.seconds for p in problems if p.options.seconds}
+    assert slow == ({"mbpp_plus-599": 60.0} if name == "mbpp_plus" else {})
 
 
 def test_check_names_each_fault(tmp_path):
     one, two = {"id": 1, "problem": "1+1", "answer": "2"}, {"id": 2, "problem": "2+2", "answer": "4"}
-    of = made_up(count=2, digest=set_files.content_digest([one, two]), list_answer="several")
+    of = made_up(count=2, digest=content_digest([one, two]), compared=lambda row: {"list_answer": row["several"]})
 
     def faults(*rows: dict[str, object]) -> str:
         write_lines(tmp_path / "made_up.jsonl", [{"several": False} | row for row in rows])
-        return "; ".join(set_files.check(of, tmp_path))
+        return "; ".join(check_file(of, tmp_path))
 
     assert faults(one, two) == ""
     # White space and ids are not part of the digest; order, problems and answers are.
@@ -134,7 +137,9 @@ def test_check_names_each_fault(tmp_path):
     assert "1 problems instead of 2" in faults(one)
     assert "1 ids occur more than once" in faults(one, {**two, "id": 1})
     write_lines(tmp_path / "made_up.jsonl", [one, two])
-    assert set_files.check(of, tmp_path) == [f"{tmp_path}/made_up.jsonl: 2 rows have no column 'several'"]
+    assert check_file(of, tmp_path) == [
+        f"{tmp_path}/made_up.jsonl: a column that says how answers are compared is missing or wrong: 'several'"
+    ]
 
 
 def test_list_fetch_and_check_on_the_command_line(tmp_path, capsys, monkeypatch):
@@ -153,4 +158,4 @@ def test_list_fetch_and_check_on_the_command_line(tmp_path, capsys, monkeypatch)
     code, said = run("check", *root)
     assert code == 2 and re.search(r"aime24 +WRONG", said) and "1 problems instead of 30" in said
     assert "no such file" in run("check", "aime25", *root)[1]
-    assert "'aime26' is no registered problem set. Did you mean 'aime2" in run("check", "aime26", *root)[1]
+    assert "'aime27' is no registered problem set. Did you mean 'aime2" in run("check", "aime27", *root)[1]

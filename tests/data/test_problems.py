@@ -9,7 +9,7 @@ from tokenizers.processors import TemplateProcessing
 from policygrain.cli import main
 from policygrain.data.problem import read_problems
 from policygrain.data.prompts import PromptRenderer
-from policygrain.data.registry import SETS
+from policygrain.data.sets import SETS
 from policygrain.data.sources import check_sources, contaminated, load, prepare
 from policygrain.errors import UserError
 from policygrain.grading import Options

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policygrain.cli import main
-from policygrain.data import coding_sets, set_files
+from policygrain.data.coding_sets import type_and_shape_first
 from policygrain.data.families import FAMILIES
 from policygrain.data.golds import check_golds
 from policygrain.data.mathematics_sets import dapo_math_17k, last_boxed
-from policygrain.data.registry import SETS, protocol
+from policygrain.data.sets import SETS, check_file, published_sampling
 from policygrain.errors import UserError
 
 from ..support.files import write_lines
@@ -32,7 +32,7 @@ def test_each_set_is_pinned_and_sampled_as_in_the_published_studies(name):
     assert re.fullmatch("[0-9a-f]{40}", of.blob) if of.github else of.hub_files
     assert of.digest is None if name in NEVER_SEEN else re.fullmatch("[0-9a-f]{64}", str(of.digest))
     sampling = {"n": 32, "temperature": 0.6} if name.startswith(("aime", "amc")) else {"n": 1, "temperature": 0.0}
-    assert protocol(name) == ({} if name in TRAINING else {**sampling, "top_p": 1.0})
+    assert published_sampling(name) == ({} if name in TRAINING else {**sampling, "top_p": 1.0})
 
 
 def test_names_and_files_are_unique():
@@ -41,16 +41,21 @@ def test_names_and_files_are_unique():
     assert len(files) == len(set(files))
 
 
+def asked(row: dict[str, Any], gold: Any) -> dict[str, Any]:
+    return {"prompt": [{"content": row["problem"]}], "reward_model": {"ground_truth": gold}}
+
+
 def copies_left_out(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows of DAPO-Math-17k: each at the number in its id, and copies of the first at the other numbers."""
     at = {int(row["id"].removeprefix("dapo-")): row for row in rows}
     copy = rows[0] | {"problem": rows[0]["problem"].replace("$", " \\( ").replace("\\frac", "\\dfrac")}
-    return [at.get(number, copy) for number in range(17917)]
+    return [asked(row, row["answer"]) for row in (at.get(number, copy) for number in range(17917))]
 
 
 def empty_boxes_left_out(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows of MATH's training split: two more, whose box is empty."""
-    return [*rows[:5341], rows[0] | {"solution": "\\boxed{}"}, rows[5341], rows[0] | {"solution": ""}, *rows[5342:]]
+    rows = [*rows[:5341], rows[0] | {"solution": "\\boxed{}"}, rows[5341], rows[0] | {"solution": ""}, *rows[5342:]]
+    return [asked(row, {"solution": row["solution"]}) for row in rows]
 
 
 def columns_of_aime25(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -60,18 +65,22 @@ def columns_of_aime25(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{column: row[column] for column in columns} for row in whole]
 
 
+def decimals(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row | {"answer": float(row["answer_raw"])} for row in rows]
+
+
+ASKED_26 = "\nPlease reason step by step, and put your final answer within \\boxed{}."
 # Recorded rows → rows as published, for all that the functions read.
 Published = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
 PUBLISHED: dict[str, Published] = {
-    "aime24": lambda rows: sorted(
-        [row | {"answer": f"{int(row['answer']):03}"} for row in rows], key=lambda r: r["url"]
-    ),
+    "aime24": lambda rows: sorted([r | {"answer": f"{int(r['answer']):03}"} for r in rows], key=lambda r: r["url"]),
     "aime25": columns_of_aime25,
-    "amc23": lambda rows: [row | {"answer": float(row["answer_raw"])} for row in rows],
-    "amc12_83": lambda rows: [row | {"answer": float(row["answer_raw"])} for row in rows],
+    "aime26": lambda rows: [{"answer": r["answer"], "prompt": r["problem"] + ASKED_26} for r in rows],
+    "amc23": decimals,
+    "amc12_83": decimals,
     "math500": lambda rows: [row | {"unique_id": row["source"]} for row in rows],
     "omni_math_rule": lambda rows: [
-        row | {key: row[key].replace("\\frac", "\x0crac") for key in ("problem", "answer")} for row in rows
+        {key: row[key].replace("\\frac", "\x0crac") for key in ("problem", "answer")} for row in rows
     ],
     "olympiadbench": lambda rows: [
         row | {"id": row["id"].split("-")[1], "question": row["problem"], "final_answer": [row["answer_raw"]]}
@@ -80,31 +89,23 @@ PUBLISHED: dict[str, Published] = {
     "minerva": lambda rows: [row | {"solution": f"\\boxed{{?}} $\\boxed{{{row['answer']}}}$"} for row in rows],
     "gsm8k": lambda rows: [{"question": row["problem"], "answer": f"#### {row['answer']}"} for row in rows],
     "gsm8k_train": lambda rows: [{"question": row["problem"], "answer": row["solution"]} for row in rows],
-    "math_train": lambda rows: [
-        {"prompt": [{"content": row["problem"]}], "reward_model": {"ground_truth": {"solution": row["solution"]}}}
-        for row in empty_boxes_left_out(rows)
-    ],
-    "dapo_math_17k": lambda rows: [
-        {"prompt": [{"content": row["problem"]}], "reward_model": {"ground_truth": row["answer"]}}
-        for row in copies_left_out(rows)
-    ],
+    "math_train": empty_boxes_left_out,
+    "dapo_math_17k": copies_left_out,
 }
 
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_problems_of_published_rows_are_the_recorded_ones(name, benchmarks_folder):
-    path = set_files.find(SETS[name], benchmarks_folder)
-    assert path is not None and set_files.check(SETS[name], benchmarks_folder) == []
-    rows = raw(benchmarks_folder, path.name)
-    problems = list(SETS[name].problems(PUBLISHED[name](rows)))
-    assert [p.id for p in problems] == [row["id"] for row in rows]
-    assert [p.problem.strip() for p in problems] == [row["problem"].strip() for row in rows]
-    assert [p.answer.strip() for p in problems] == [row["answer"].strip() for row in rows]
+    assert check_file(SETS[name], benchmarks_folder) == []
+    rows = raw(benchmarks_folder, name)
+    problems = SETS[name].problems(PUBLISHED[name](rows))
+    found = [[text.strip() for text in (p.id, p.problem, p.answer)] for p in problems]
+    assert found == [[row[key].strip() for key in ("id", "problem", "answer")] for row in rows]
 
 
 def test_copies_whose_answers_differ_are_left_out():
     texts = [("$1+1$", "2"), ("$2+2$", "4"), (r"\(1 + 1\)", "3"), ("3+3", "6"), ("2 + 2", "4")]
-    rows = [{"prompt": [{"content": text}], "reward_model": {"ground_truth": gold}} for text, gold in texts]
+    rows = [asked({"problem": text}, gold) for text, gold in texts]
     assert [(p.id, p.answer) for p in dapo_math_17k.problems(rows)] == [("dapo-00001", "4"), ("dapo-00003", "6")]
 
 
@@ -146,7 +147,7 @@ def test_floats_are_compared_after_type_and_shape(out, exp):
         return [lists(item) for item in value] if isinstance(value, (list, tuple)) else value
 
     namespace: dict[str, Any] = {}
-    exec(coding_sets.type_and_shape_first(ASSERTION), namespace)
+    exec(type_and_shape_first(ASSERTION), namespace)
     try:
         namespace["assertion"](out, exp, 1e-6)
         passed = True

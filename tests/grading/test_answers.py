@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from policygrain.data.registry import SETS
+from policygrain.data.sources import load
 from policygrain.grading import MathGrader, Options
 from policygrain.grading.extraction import boxed
 from policygrain.grading.grade_file import grade
 
+from ..support.problem_sets import RECORDED
 from . import read
 
 # Fields: kind, gold, answer, expected ("correct" or "wrong") and options. docs/grading.md explains the choices.
@@ -79,8 +80,7 @@ def test_agreement_with_graded_cases(grader, benchmarks_folder, name):
 
 @pytest.mark.release
 def test_gold_answers_are_right(grader, benchmarks_folder):
-    rows = [row for file in sorted(benchmarks_folder.glob("*.jsonl")) for row in read(file)]
-    golds = [row["answer"] for row in rows]
-    assert set(grader.compare(golds, [boxed(gold) or gold for gold in golds])) == {"correct"}
-    known = {i for of in SETS.values() for i in of.text}
-    assert {rows[i]["id"] for i in grader.unreadable_golds(golds)} <= known
+    problems = [problem for name in RECORDED for problem in load(name, benchmarks_folder)]
+    golds, options = [p.answer for p in problems], [p.options for p in problems]
+    assert set(grader.compare(golds, [boxed(gold) or gold for gold in golds], options)) == {"correct"}
+    assert grader.unreadable_golds(golds, options) == []

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from policygrain.data.fetch import convert
-from policygrain.data.registry import SETS
+from policygrain.data.sets import SETS
 from policygrain.errors import UserError
 from policygrain.grading import CodeGrader, NumericGrader, Options, open_grader
 from policygrain.grading.code import program_of
@@ -116,7 +116,7 @@ def test_every_solution_passes_and_a_changed_one_fails(name, benchmarks_folder, 
         pytest.skip(f"{file} is not there")
     problems = convert(SETS[name], {file.name: file.read_bytes()})
     ids, answers, none = [p.id for p in problems], [p.answer for p in problems], [""] * len(problems)
-    options = [replace(p.options, seconds=SETS[name].seconds.get(p.id)) for p in problems]
+    options = [replace(p.options, seconds=SETS[name].compared({"id": p.id}).get("seconds")) for p in problems]
     with CodeGrader(workers=2) as patient:
         outcomes = patient.grade(none, answers, options)
         solved = patient.grade(none, [f"def {o.entry_point}(*_, **__): return []" for o in options], options)

@@ -20,7 +20,7 @@ from policygrain.model.tiny import Muon, orthogonalised
 
 from ..support.engines import save_tiny
 
-ENGLISH = ("plain_sum", "word_problem", "char_count")  # for pretrained models: they have capital letters
+ENGLISH = ("plain_sum", "word_problem")  # for pretrained models: they have capital letters
 CHARACTER = tiny.character_tokenizer()
 
 

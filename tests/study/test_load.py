@@ -9,7 +9,7 @@ import yaml
 
 from policygrain import left
 from policygrain.cli import main
-from policygrain.data.registry import SETS, sampling_of
+from policygrain.data.sets import SETS, sampling_of
 from policygrain.errors import UserError
 from policygrain.merging import merge
 from policygrain.objective import method

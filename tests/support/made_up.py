@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from policygrain.data.registry import sampling_of
+from policygrain.data.sets import sampling_of
 from policygrain.evaluate.scores import write_samples
 from policygrain.paths import START, RunFolder, StudyFolder
 from policygrain.records import (

@@ -7,15 +7,15 @@ from typing import Any
 
 from policygrain.data.fetch import blob_id
 from policygrain.data.problem import Problem
-from policygrain.data.problem_set import ProblemSet, Rows
-from policygrain.data.set_files import content_digest
+from policygrain.data.sets import SETS, ProblemSet, Rows, content_digest, find_file
+from policygrain.files import read_json_lines
 from policygrain.study import parse_study
 
 from .small import SMALL
 
 # The seven of the papers' table, and what else the folder of real sets holds.
 SEVEN = ("aime24", "aime25", "amc23", "math500", "omni_math_rule", "olympiadbench", "minerva")
-RECORDED = (*SEVEN, "amc12_83", "gsm8k", "gsm8k_train", "math_train", "dapo_math_17k")
+RECORDED = (*SEVEN, "aime26", "amc12_83", "gsm8k", "gsm8k_train", "math_train", "dapo_math_17k")
 CODE = ("humaneval", "humaneval_plus", "mbpp_plus")
 
 ROWS = [{"n": i, "question": f"How much is {i} and {i}?", "answer": f"{2 * i}"} for i in range(300)]
@@ -46,5 +46,6 @@ def study_with(train: list[str], benchmarks: list[dict[str, object]], root: Path
     return parse_study({**SMALL, "data": data, "model": model, "evaluation": evaluation}, Path("study.yaml"))
 
 
-def raw(folder: Path, file: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / file).read_text().split("\n") if line]
+def raw(folder: Path, name: str) -> list[dict[str, Any]]:
+    """The rows of a set's file."""
+    return read_json_lines(find_file(SETS[name], folder))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..data.characters import check_characters
 from ..data.families import FAMILIES, families_to_demonstrate, generate
-from ..data.registry import sampling_of
+from ..data.sets import sampling_of
 from ..data.sources import check_ids, check_sources, load
 from ..errors import UserError
 from ..figures.catalogue import check_figures

@@ -14,8 +14,7 @@ ROOT = path("--root", "folder of problem sets (default: POLICYGRAIN_DATA, else t
 @command(ROOT)
 def _list(arguments: Namespace) -> None:
     """List the registered sets, how they are sampled, their sources, and which of them are in the folder."""
-    from ..data.registry import SETS
-    from ..data.set_files import data_root, find
+    from ..data.sets import SETS, data_root, find_file
     from ..text import columns
 
     root = data_root(arguments.root)
@@ -24,7 +23,7 @@ def _list(arguments: Namespace) -> None:
         sampling = "training" if of.n is None else f"{of.n} at {of.temperature:g}" if of.temperature else "greedy"
         owner, name, commit = (of.github or of.hub).split("/")[:3]
         source = f"{'github.com' if of.github else 'huggingface.co/datasets'}/{owner}/{name} at {commit:.12}"
-        rows.append((of.name, str(of.count), sampling, "yes" if find(of, root) else "no", of.files[0], source))
+        rows.append((of.name, str(of.count), sampling, "yes" if find_file(of, root) else "no", of.files[0], source))
     print("\n".join(columns(rows, ("set", "problems", "responses", "present", "file", "source"), "lrl")))
 
 
@@ -35,14 +34,13 @@ def _fetch(arguments: Namespace) -> None:
     Sets that are in the folder and correct are skipped.
     """
     from ..data.fetch import fetch
-    from ..data.registry import SETS, problem_set
-    from ..data.set_files import ROOT_VARIABLE, data_root
+    from ..data.sets import ROOT_VARIABLE, SETS, data_root, find_set
     from ..errors import UserError
 
     if arguments.root is None and ROOT_VARIABLE not in os.environ:
         raise UserError(f"data fetch: name the folder to download into: --root FOLDER, or {ROOT_VARIABLE}.")
     failed: list[str] = []
-    for chosen in map(problem_set, arguments.names or sorted(SETS)):
+    for chosen in map(find_set, arguments.names or sorted(SETS)):
         try:
             print(f"{chosen.name}: {fetch(chosen, data_root(arguments.root))}", flush=True)
         except UserError as error:
@@ -62,16 +60,15 @@ def _check(arguments: Namespace) -> None:
     """
     from ..data.golds import check_golds, notes_on
     from ..data.problem import read_problems
-    from ..data.registry import SETS, problem_set
-    from ..data.set_files import check, data_root, find
+    from ..data.sets import SETS, check_file, data_root, find_file, find_set
     from ..errors import UserError
     from ..text import columns
 
     root, notes = data_root(arguments.root), []
     faults: dict[str, list[str]] = {}
-    for name in arguments.names or [s.name for s in SETS.values() if find(s, root)]:
+    for name in arguments.names or [s.name for s in SETS.values() if find_file(s, root)]:
         try:
-            faults[name] = [] if name.endswith(".jsonl") else check(problem_set(name), root)
+            faults[name] = [] if name.endswith(".jsonl") else check_file(find_set(name), root)
             if name.endswith(".jsonl"):
                 check_golds([root / name], "math")
                 notes += [f"{name}: {note}" for note in notes_on(read_problems(root / name))]

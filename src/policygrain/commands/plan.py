@@ -22,8 +22,7 @@ from .. import hub
 from ..data.characters import CHARACTERS
 from ..data.families import FAMILIES
 from ..data.problem import read_rows
-from ..data.registry import SETS, sampling_of, sharing_responses
-from ..data.set_files import data_root
+from ..data.sets import SETS, data_root, sampling_of, sharing_responses
 from ..data.sources import FAMILY_SIZE
 from ..errors import UserError, did_you_mean
 from ..files import read_json

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ..grading import Options
 from .problem import Problem
-from .problem_set import Rows, problem_set
+from .sets import Rows, problem_set
 
 
 def type_and_shape_first(tests: str) -> str:
@@ -27,7 +27,6 @@ def function_to_complete(prompt: str, name: str, tests: str) -> Options:
     blob="998d25196e17af24daf9b6cb3a975fe752528e46",
     digest="25e194064ca986fed9fd7b72acfa2ec6d14ca0317f04f9eed67269bb46d6d3e6",
     count=164,
-    n=1,
 )
 def humaneval(rows: Rows) -> Iterator[Problem]:
     """HumanEval (arXiv 2107.03374). MIT. Its tests are few, and models have seen it since 2021."""
@@ -42,7 +41,6 @@ def humaneval(rows: Rows) -> Iterator[Problem]:
     blob="e0944599da09a0460a7a2d2be290afaf9d88903a",
     digest="7b94971b48409ff473d6f2e6f012497a63ae5b7e50256dc1525fb30e58a7e2f4",
     count=164,
-    n=1,
 )
 def humaneval_plus(rows: Rows) -> Iterator[Problem]:
     """HumanEval+ 0.1.10 (arXiv 2305.01210): HumanEval's problems with about 80 times as many tests. Apache-2.0.
@@ -62,8 +60,7 @@ def humaneval_plus(rows: Rows) -> Iterator[Problem]:
     blob="24ffc1c0a211ceaa750f28d6e9385bce3c421526",
     digest="a9530f401e0a0664f63368ca626084d12614f345d1bae3c90204ee16aadd5be1",
     count=378,
-    n=1,
-    seconds={"mbpp_plus-599": 60.0},
+    compared=lambda row: {"seconds": 60.0} if row.get("id") == "mbpp_plus-599" else {},
 )
 def mbpp_plus(rows: Rows) -> Iterator[Problem]:
     """MBPP+ 0.2.0 (arXiv 2305.01210): problems of MBPP (2108.07732) that were checked by hand. Apache-2.0.

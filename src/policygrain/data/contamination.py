@@ -11,8 +11,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,52 +35,37 @@ def tokens(text: str) -> list[str]:
     return _TOKEN.findall(_LAYOUT.sub(" ", text).lower())
 
 
-@dataclass(frozen=True)
-class Overlap:
-    """A benchmark problem and a duplicate training prompt; ``similarity`` is the Jaccard similarity of their words."""
+def overlaps(
+    training: Sequence[Problem], benchmarks: Mapping[str, Iterable[Problem]]
+) -> dict[str, list[dict[str, Any]]]:
+    """By benchmark: all pairs of one of its problems and a training prompt that are exact or near duplicates, in order.
 
-    benchmark: str  # problem ids
-    training: str
-    kind: Literal["exact", "near"]
-    similarity: float
+    A pair has the ids `benchmark` and `training`, its `kind`, and the Jaccard `similarity` of words.
+    """
+    same: dict[str, list[int]] = defaultdict(list)  # text without spaces → prompts
+    prompts: dict[str, list[int]] = defaultdict(list)  # word → prompts
+    for i, problem in enumerate(training):
+        text = tokens(problem.problem)
+        same["".join(text)].append(i)
+        for word in set(text):
+            prompts[word].append(i)
+    containing = {word: np.array(found) for word, found in prompts.items()}
 
-
-class TrainingIndex:
-    """An index of training prompts, to find their duplicates in benchmarks."""
-
-    def __init__(self, problems: Sequence[Problem]) -> None:
-        self.problems = problems
-        self.exact: dict[str, list[int]] = defaultdict(list)  # text without spaces → prompts
-        containing: dict[str, list[int]] = defaultdict(list)  # word → prompts
-        for i, problem in enumerate(problems):
-            text = tokens(problem.problem)
-            self.exact["".join(text)].append(i)
-            for word in set(text):
-                containing[word].append(i)
-        self.containing = {word: np.array(prompts) for word, prompts in containing.items()}
-        self.sizes = self._shared(self.containing)  # words of each prompt
-
-    def _shared(self, words: Iterable[str]) -> NDArray[np.int64]:
+    def shared_with(words: Iterable[str]) -> NDArray[np.int64]:
         """How many of ``words`` each prompt contains, [prompts]."""
-        found = [self.containing[word] for word in words if word in self.containing]
-        return np.bincount(np.concatenate([np.array([], int), *found]), minlength=len(self.problems))
+        found = [containing[word] for word in words if word in containing]
+        return np.bincount(np.concatenate([np.array([], int), *found]), minlength=len(training))
 
-    def overlaps(self, benchmark: Iterable[Problem]) -> list[Overlap]:
-        """All pairs of a benchmark problem and a training prompt that are exact or near duplicates, in order."""
-        pairs = []
-        for problem in benchmark:
-            if not (text := tokens(problem.problem)):
-                continue
-            words, exact = set(text), set(self.exact.get("".join(text), ()))
-            shared = self._shared(words)
-            similarity = shared / (self.sizes + len(words) - shared)
-            near = (similarity >= THRESHOLD - 1e-9) & (np.minimum(self.sizes, len(words)) >= FEWEST_TOKENS)
-            for i in sorted(exact.union(np.flatnonzero(near).tolist())):
-                kind: Literal["exact", "near"] = "exact" if i in exact else "near"
-                pairs.append(Overlap(problem.id, self.problems[i].id, kind, round(float(similarity[i]), 4)))
-        return pairs
-
-
-def as_data(overlaps: Mapping[str, Sequence[Overlap]]) -> dict[str, list[dict[str, Any]]]:
-    """Pairs by benchmark, as in `contamination.json`."""
-    return {name: [asdict(pair) for pair in pairs] for name, pairs in overlaps.items()}
+    sizes = shared_with(containing)  # words of each prompt
+    pairs: dict[str, list[dict[str, Any]]] = {name: [] for name in benchmarks}
+    for name, problem in ((name, problem) for name, problems in benchmarks.items() for problem in problems):
+        if not (text := tokens(problem.problem)):
+            continue
+        words, exact = set(text), set(same.get("".join(text), ()))
+        shared = shared_with(words)
+        similarity = shared / (sizes + len(words) - shared)
+        near = (similarity >= THRESHOLD - 1e-9) & (np.minimum(sizes, len(words)) >= FEWEST_TOKENS)
+        for i in sorted(exact.union(np.flatnonzero(near).tolist())):
+            pair = {"benchmark": problem.id, "training": training[i].id, "kind": "exact" if i in exact else "near"}
+            pairs[name].append(pair | {"similarity": round(float(similarity[i]), 4)})
+    return pairs

@@ -1,6 +1,6 @@
 """The synthetic families: problems with worked solutions and exact answers.
 
-Seven have long solutions in a notation that a tiny model can learn; three are in plain English, for pretrained models.
+Seven have long solutions in a notation that a tiny model can learn; two are in plain English, for pretrained models.
 
 A family is a function (random numbers, level, demonstrator) → (question, steps, answer); a problem of a higher level is
 longer (`data.levels`). The steps are a worked solution. Each step is wrong with the demonstrator's error rate, and the
@@ -159,32 +159,12 @@ def word_problem(rng: random.Random, level: int, demonstrator: Demonstrator) -> 
     return f"{' '.join(told)} How many {things} does {who} have now?", "".join(steps), str(have)
 
 
-ONSETS = ("b", "bl", "c", "ch", "d", "dr", "f", "g", "gr", "l", "m", "n", "p", "pl", "r", "s", "st", "t", "tr", "w")
-VOWELS, CODAS = ("a", "e", "i", "o", "u", "ee", "oo"), ("", "", "n", "r", "rr", "ss", "ll", "tt", "m")
-
-
-def char_count(rng: random.Random, level: int, demonstrator: Demonstrator) -> Worked:
-    """How often a letter occurs in a pronounceable word of two to four syllables, asked for in plain English."""
-    word = "".join(rng.choice(ONSETS) + rng.choice(VOWELS) + rng.choice(CODAS) for _ in range(1 + level))
-    # The count is drawn before the letter, because most letters occur never or once.
-    by_count: dict[int, list[str]] = {}
-    for letter in string.ascii_lowercase:
-        by_count.setdefault(word.count(letter), []).append(letter)
-    wanted = rng.choice(by_count[rng.choice(sorted(by_count))])
-    tally, steps = 0, []
-    for letter in word:
-        tally = demonstrator(tally + (letter == wanted))
-        steps.append(f"{letter} {tally}, ")
-    question = f'How many times does the letter "{wanted}" occur in "{word}"?'
-    return question, "".join(steps), str(word.count(wanted))
-
-
 def _labelled(operands: Iterable[object]) -> str:
     return " ".join(f"{label}{operand}" for label, operand in zip(LABELS, operands, strict=False))
 
 
 ARITHMETIC = (running_total, long_addition, long_multiplication, remainder, clock, largest, count)
-ENGLISH = (plain_sum, word_problem, char_count)
+ENGLISH = (plain_sum, word_problem)
 FAMILIES: dict[str, Family] = {family.__name__: family for family in ARITHMETIC + ENGLISH}
 
 

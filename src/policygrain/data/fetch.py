@@ -16,10 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..files import atomic_text
-from .problem import Problem, Row
-from .problem_set import ProblemSet
-from .set_files import check, faults_of, find
+from .problem import Problem, as_row, write_problems
+from .sets import ProblemSet, check_file, faults_of, find_file
 
 MIRROR_VARIABLE = "POLICYGRAIN_MIRROR"
 TIMEOUT = 60  # seconds without data
@@ -30,15 +28,15 @@ def fetch(of: ProblemSet, root: Path) -> str:
 
     UserError if the network fails, or if the source or the problems made of it are not the pinned ones.
     """
-    if (present := find(of, root)) is not None:
-        if faults := check(of, root):
+    if (present := find_file(of, root)) is not None:
+        if faults := check_file(of, root):
             raise UserError(f"{faults[0]}. It is not overwritten; move it away and fetch again.")
         return f"{present}: there already"
-    rows = [_line(problem) for problem in convert(of, _published(of))]
-    if faults := faults_of(of, rows):
+    problems = convert(of, _published(of))
+    if faults := faults_of(of, [as_row(problem) for problem in problems]):
         raise UserError(f"{of.name}: the source is the pinned one, but makes {'; '.join(faults)}. Please report it.")
-    atomic_text(out := root / of.files[0], "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-    return f"{out}: {len(rows)} problems"
+    write_problems(out := root / of.files[0], problems)
+    return f"{out}: {len(problems)} problems"
 
 
 def convert(of: ProblemSet, files: dict[str, bytes]) -> list[Problem]:
@@ -63,18 +61,6 @@ def rows_of(name: str, content: bytes) -> Iterator[Any]:
         return iter(json.loads(content))
     text = gzip.decompress(content) if name.endswith(".gz") else content
     return map(json.loads, text.splitlines())
-
-
-def _line(problem: Problem) -> Row:
-    """The line of a set's file."""
-    options = problem.options
-    row = {"id": problem.id, "problem": problem.problem, "answer": problem.answer}
-    row |= {**problem.columns, "source": problem.source}
-    if options.tests:
-        row |= {"tests": options.tests, "entry_point": options.entry_point}
-    if options.signature:
-        row |= {"setup": options.setup, "signature": options.signature}
-    return row
 
 
 def _published(of: ProblemSet) -> dict[str, bytes]:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from ..errors import UserError
-from ..grading import CodeGrader, MathGrader, Options
+from ..grading import CodeGrader, MathGrader
 from ..progress import Progress
 from ..text import some
 from .problem import Problem, read_problems, with_repeats
@@ -27,9 +27,11 @@ def check_golds(files: list[Path], grader_name: str) -> None:
     """
     for path in files:
         problems = read_problems(path)
-        check_tests(path, [p for p in problems if p.options.tests])
+        _check_tests(path, [p for p in problems if p.options.tests])
         if grader_name == "math":
-            _check_answers([p for p in problems if not p.options.tests])
+            answers = [p for p in problems if not p.options.tests]
+            with MathGrader() as grader:
+                grader.check_golds([p.answer for p in answers], [p.id for p in answers], [p.options for p in answers])
 
 
 def notes_on(problems: list[Problem]) -> list[str]:
@@ -46,7 +48,7 @@ def notes_on(problems: list[Problem]) -> list[str]:
     return notes
 
 
-def check_tests(path: Path, problems: list[Problem]) -> None:
+def _check_tests(path: Path, problems: list[Problem]) -> None:
     """UserError that names problems whose solution fails their tests, or whose tests accept a constant result."""
     if not problems:
         return
@@ -54,28 +56,18 @@ def check_tests(path: Path, problems: list[Problem]) -> None:
     parts = [problems[i : i + CHECKED_AT_ONCE] for i in range(0, len(problems), CHECKED_AT_ONCE)]
     with CodeGrader() as grader:
         for part in Progress(parts, f"{path.name}: tests of {len(problems)} problems, in parts", len(parts)):
-            programs = [(p, p.answer) for p in part if p.answer]
-            programs += [(p, f"def {p.options.entry_point}(*_, **__): {body}") for p in part for body in TRIVIAL]
-            names = [f"{path}: {problem.id}" for problem, _ in programs]
-            texts, options = [text for _, text in programs], [problem.options for problem, _ in programs]
-            outcomes = grader.grade([""] * len(texts), texts, options, names)
-            for (problem, text), name, outcome in zip(programs, names, outcomes, strict=True):
-                if text == problem.answer and outcome != "correct":
-                    faults.append(f"{name}: its solution is graded {outcome}. {WHAT_CROSSES}")
-                elif text != problem.answer and outcome == "correct":
-                    body = text.partition(": ")[2]
+            tried = [(p, "", p.answer) for p in part if p.answer]
+            tried += [(p, body, f"def {p.options.entry_point}(*_, **__): {body}") for p in part for body in TRIVIAL]
+            names = [f"{path}: {problem.id}" for problem, _, _ in tried]
+            programs, options = [program for _, _, program in tried], [problem.options for problem, _, _ in tried]
+            outcomes = grader.grade([""] * len(tried), programs, options, names)
+            for (_, body, _), name, outcome in zip(tried, names, outcomes, strict=True):
+                if body and outcome == "correct":
                     faults.append(
-                        f"{name}: a program that is only `{body}` passes its tests. Add a test that this program fails."
+                        f"{name}: a program that is only `{body}` passes its tests. Add a test that it fails."
                     )
+                elif not body and outcome != "correct":
+                    faults.append(f"{name}: its solution is graded {outcome}. {WHAT_CROSSES}")
     if faults:
         rest = [f"{path}: {len(faults) - 5} more faults of tests."] if len(faults) > 5 else []
         raise UserError("\n".join(faults[:5] + rest))
-
-
-def _check_answers(problems: list[Problem]) -> None:
-    by_options: dict[Options, list[Problem]] = {}
-    for problem in problems:
-        by_options.setdefault(problem.options, []).append(problem)
-    with MathGrader() as grader:
-        for options, same in by_options.items():
-            grader.check_golds([p.answer for p in same], [p.id for p in same], options)

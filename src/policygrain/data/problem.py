@@ -71,7 +71,7 @@ def read_rows(path: Path) -> Iterator[tuple[int, Row]]:
 
 def _problem(row: Row, path: Path, number: int) -> Problem:
     where = f"{path}, line {number}"
-    values: dict[str, Any] = {}
+    values: Row = {}
     for key, default in OPTIONS.items():
         if (value := row.get(key)) in (None, default):
             continue
@@ -83,8 +83,7 @@ def _problem(row: Row, path: Path, number: int) -> Problem:
     if ("tests" in values) != ("entry_point" in values):
         missing = "entry_point" if "tests" in values else "tests"
         raise UserError(f"{where}: no {missing!r}; a problem whose answer is a program has both.")
-    texts: dict[str, Any] = {"id": f"{path.stem}-{number:05d}", "source": path.stem}
-    texts |= dict.fromkeys(("problem", "answer", "steps"), "")
+    texts: Row = {"id": f"{path.stem}-{number:05d}", "source": path.stem, "problem": "", "answer": "", "steps": ""}
     for key in texts:
         if isinstance(value := row.get(key), bool | list | dict):
             raise UserError(f"{where}: {key}: expected a text or a number, got {shortened(repr(value), 80)}.")
@@ -97,18 +96,16 @@ def _problem(row: Row, path: Path, number: int) -> Problem:
 def with_repeats(problems: Iterable[Problem]) -> dict[Problem, int]:
     """Each different problem, and how often it occurs: published files repeat problems for several responses each."""
     first: dict[tuple[str, str], Problem] = {}
-    counts: Counter[Problem] = Counter()
-    for problem in problems:
-        counts[first.setdefault((problem.problem, problem.answer), problem)] += 1
-    return dict(counts)
+    return Counter(first.setdefault((problem.problem, problem.answer), problem) for problem in problems)
+
+
+def as_row(problem: Problem) -> Row:
+    """The row of a problem in a file."""
+    row = asdict(problem)
+    options = row.pop("options")
+    return row.pop("columns") | row | {key: options[key] for key, n in OPTIONS.items() if options[key] != n}
 
 
 def write_problems(path: Path, problems: Iterable[Problem]) -> None:
     """Write JSON Lines, atomically."""
-    lines = []
-    for problem in problems:
-        row = asdict(problem)
-        options, _ = row.pop("options"), row.pop("columns")
-        row |= {key: options[key] for key, default in OPTIONS.items() if options[key] != default}
-        lines.append(json.dumps(row, ensure_ascii=False) + "\n")
-    atomic_text(path, "".join(lines))
+    atomic_text(path, "".join(json.dumps(as_row(problem), ensure_ascii=False) + "\n" for problem in problems))

@@ -1,4 +1,4 @@
-"""Problem sources by name: a synthetic family, a registered set, or a JSON Lines file."""
+"""The problems of a study: from synthetic families, registered sets and JSON Lines files."""
 
 from __future__ import annotations
 
@@ -13,47 +13,34 @@ from ..paths import DataFolder
 from ..records import Contamination, PreparedData, read_record, write_record
 from ..results import prepared_data
 from ..study.fingerprint import Fingerprints
-from . import set_files
-from .contamination import TrainingIndex, as_data
+from .contamination import overlaps
 from .families import FAMILIES, generate
 from .problem import Problem, read_problems, write_problems
-from .registry import SETS, how_to_read, problem_set
-from .set_files import ROOT_VARIABLE, data_root
+from .sets import ROOT_VARIABLE, SETS, data_root, find_file, how_to_read, load_set
 
 if TYPE_CHECKING:
     from ..study.schema import Study
 
-# Number of test problems of a family if the study does not set it.
-FAMILY_SIZE = 300
+FAMILY_SIZE = 300  # test problems of a family if the study does not set it
 
 
-def is_file(source: str) -> bool:
-    """Whether ``source`` names a dataset file, not a family or a registered set."""
-    return source.endswith(".jsonl")
+def load(source: str, root: Path | None, limit: int | None = None, where: str = "") -> list[Problem]:
+    """At most ``limit`` problems of a registered set or a file, in order.
 
-
-def check_source(source: str, root: Path | None, where: str) -> None:
-    """UserError with the key ``where`` if a source's file is missing or is not the registered set of that name."""
+    UserError if there is no such source, or its file is missing or is not the registered set; ``where`` is its key.
+    """
+    folder, where = data_root(root), where or source
     if source in SETS:
-        set_files.require(SETS[source], data_root(root), where)
-    elif is_file(source):
-        path = data_root(root) / source
-        if not path.is_file():
-            root_hint = f"data.root is {root}" if root else f"set data.root or {ROOT_VARIABLE} to the folder it is in"
-            raise UserError(f"{where}: {path}: no such dataset file ({root_hint}).")
-    elif source not in FAMILIES:
+        return load_set(SETS[source], folder, where, limit)
+    if not source.endswith(".jsonl"):
         hint = did_you_mean(source, [*FAMILIES, *SETS]) + how_to_read(source)
         raise UserError(
             f"{where}: {source!r} is neither a family of problems, nor a registered set, nor a .jsonl file.{hint}"
         )
-
-
-def load(source: str, root: Path | None, limit: int | None = None) -> list[Problem]:
-    """At most ``limit`` problems of a registered set or a file, in order."""
-    if is_file(source):
-        return read_problems(data_root(root) / source, limit)
-    of = problem_set(source)
-    return set_files.load(of, set_files.require(of, data_root(root), source), limit)
+    if not (path := folder / source).is_file():
+        root_hint = f"data.root is {root}" if root else f"set data.root or {ROOT_VARIABLE} to the folder it is in"
+        raise UserError(f"{where}: {path}: no such dataset file ({root_hint}).")
+    return read_problems(path, limit)
 
 
 def check_ids(problems: list[Problem], source: str) -> None:
@@ -63,22 +50,23 @@ def check_ids(problems: list[Problem], source: str) -> None:
         raise UserError(f"{source}: {count} problems have the id {name!r}; each problem of a benchmark needs its own.")
 
 
+def check_sources(study: Study) -> None:
+    """UserError, naming the key, where a source of problems cannot be opened or is not the registered set."""
+    sources = {f"data.train[{i}]": source for i, source in enumerate(study.data.train)}
+    sources |= {f"evaluation.benchmarks[{i}].source": b.source for i, b in enumerate(study.evaluation.benchmarks)}
+    for where, source in sources.items():
+        if source not in FAMILIES:
+            load(source, study.data.root, 1, where)
+
+
 def source_digests(study: Study) -> dict[str, str]:
     """Source → digest of its file, of the study's sources that are files and are there."""
     root, by_source = data_root(study.data.root), {}
     for source in [*study.data.train, *(b.source for b in study.evaluation.benchmarks)]:
-        path = set_files.find(SETS[source], root) if source in SETS else root / source if is_file(source) else None
-        if path is not None and path.is_file():
+        path = find_file(SETS[source], root) if source in SETS else root / source
+        if source not in FAMILIES and path is not None and path.is_file():
             by_source[source] = digests.of_file(path)
     return by_source
-
-
-def check_sources(study: Study) -> None:
-    """UserError, naming the key, where a source of problems cannot be opened or is not the registered set."""
-    for i, source in enumerate(study.data.train):
-        check_source(source, study.data.root, f"data.train[{i}]")
-    for i, benchmark in enumerate(study.evaluation.benchmarks):
-        check_source(benchmark.source, study.data.root, f"evaluation.benchmarks[{i}].source")
 
 
 def prepare(study: Study, out: DataFolder) -> None:
@@ -118,33 +106,30 @@ def _write(study: Study, out: DataFolder) -> None:
         held_out = problems[: min(data.validation_size, len(problems) // 2)]
         questions = {p.problem for p in held_out}
         validation += held_out
-        training = [p for p in problems[len(held_out) :] if p.problem not in questions]
-        foreign += training
-        train += training
+        foreign += [p for p in problems[len(held_out) :] if p.problem not in questions]
+    train += foreign
     if not train:
         raise UserError("data.train: nothing is left to train on; the files hold too few problems.")
-    write_problems(out.train, train)
-    write_problems(out.validation, validation)
+    written = {out.train: train, out.validation: validation}
+    # Synthetic problems are not compared: their splits share no question, and questions of a family have similar words.
     compared: dict[str, list[Problem]] = {}
     for benchmark in study.evaluation.benchmarks:
-        if benchmark.source in FAMILIES:
-            problems = generate(benchmark.source, "test", benchmark.size or FAMILY_SIZE, data.seed, data.levels)
+        source, size = benchmark.source, benchmark.size
+        if source in FAMILIES:
+            problems = generate(source, "test", size or FAMILY_SIZE, data.seed, data.levels)
             compared[benchmark.name] = []
         else:
-            problems = compared[benchmark.name] = load(benchmark.source, data.root, benchmark.size)
-            check_ids(problems, benchmark.source)
-        write_problems(out.benchmark(benchmark.name), problems)
-    # Synthetic problems are not compared: their splits share no question, and questions of a family have similar words.
-    index = TrainingIndex(foreign)
-    overlaps = {name: index.overlaps(listed) for name, listed in compared.items()}
-    write_record(out.contamination, Contamination(overlaps=as_data(overlaps)))
+            problems = compared[benchmark.name] = load(source, data.root, size)
+            check_ids(problems, source)
+        written[out.benchmark(benchmark.name)] = problems
+    for path, problems in written.items():
+        write_problems(path, problems)
+    write_record(out.contamination, Contamination(overlaps=overlaps(foreign, compared)))
     sources = source_digests(study)
-    benchmarks = [out.benchmark(b.name) for b in study.evaluation.benchmarks]
-    files = [out.train, out.validation, out.contamination, *benchmarks]
     record = PreparedData(
         fingerprint=Fingerprints(study, sources).data(),
         sources=sources,
-        files={path.relative_to(out.path).as_posix(): digests.of_file(path) for path in files},
+        files={p.relative_to(out.path).as_posix(): digests.of_file(p) for p in (*written, out.contamination)},
     )
     write_record(out.sources, record)
 

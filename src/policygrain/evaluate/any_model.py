@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..data import registry
+from ..data.sets import published_sampling
 from ..errors import UserError
 from ..files import atomic_text
 from ..paths import StudyFolder
@@ -47,7 +47,7 @@ def study_of(options: EvaluationOptions, name: str, start: str) -> Study:
     benchmarks: list[dict[str, Any]] = []
     samplings: list[dict[str, Any]] = []
     for source in options.benchmarks:
-        published = registry.protocol(source) if given else {}
+        published = published_sampling(source) if given else {}
         samplings.append(own := default | published | given)
         if own["n"] > 1 and not own["temperature"]:
             raise UserError("--samples: several greedy responses are the same; give --temperature, too.")

@@ -14,7 +14,7 @@ from .. import digests
 from ..clock import Clock
 from ..data.problem import Problem, read_problems, with_repeats
 from ..data.prompts import PromptRenderer
-from ..data.registry import sampling_of
+from ..data.sets import sampling_of
 from ..data.sources import contaminated
 from ..errors import UserError
 from ..grading import open_grader

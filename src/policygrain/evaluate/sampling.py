@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ..data.problem import Problem
 from ..data.prompts import PromptRenderer
-from ..data.registry import sampling_of, sharing_responses
+from ..data.sets import sampling_of, sharing_responses
 from ..errors import UserError
 from ..model.engine import Engine, Request, Response
 from ..paths import EvaluationFolder

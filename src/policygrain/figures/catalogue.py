@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..data.registry import sampling_of
+from ..data.sets import sampling_of
 from ..errors import UserError, did_you_mean
 from ..files import atomic_text
 from ..objective import Method, method

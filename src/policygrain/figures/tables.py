@@ -10,7 +10,7 @@ import pandas as pd
 
 from ..analysis import Estimate, accuracy, measures
 from ..analysis import contrasts as analysis
-from ..data.registry import sampling_of
+from ..data.sets import sampling_of
 from ..errors import UserError
 from ..paths import START
 from ..results import StudyResults

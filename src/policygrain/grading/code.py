@@ -10,7 +10,7 @@ from typing import cast
 from ..errors import UserError
 from .grader import UNREADABLE_GOLD, Grader, Item, Options, Outcome
 from .sandbox import isolation
-from .workers import Pool, Task, default_workers
+from .workers import Pool, Task
 
 # Indentation, language (the second: after other text on the line) and content of a fenced block; of any language, so
 # that no end is taken for a beginning. A block ends where a line that is not indented further begins with a fence.
@@ -43,7 +43,7 @@ class CodeGrader(Grader):
         self.seconds, self.mib, self.answers = seconds, mib, answers
         # The sandbox limits the program's time. The tests, which compare its return values, have the same time on top.
         # Fresh: changes that tests make to their process do not affect the tests of another program.
-        self.pool = Pool(workers or default_workers(), 2 * seconds, WORKER_MEMORY, kind="programs", fresh=True)
+        self.pool = Pool(workers, 2 * seconds, WORKER_MEMORY, kind="programs", fresh=True)
 
     def grade_items(self, items: Sequence[Item]) -> list[Outcome]:
         """One outcome per response, by the tests in the item's options, where gold answers are not used.

@@ -13,7 +13,7 @@ from .extraction import boxed, check_protocol, extract
 from .grader import DEFAULT, UNREADABLE_GOLD, Grader, Item, Options, Outcome, items_of
 from .notation import compact, is_list
 from .numeric import agree, depth, parse_number
-from .workers import Pool, default_workers
+from .workers import Pool, Task
 
 # A longer (in characters) or deeper nested answer is unparsable, a gold answer unreadable. The longest gold answer of
 # the registered problem sets has 210 characters.
@@ -39,7 +39,7 @@ class MathGrader(Grader):
         self.extraction = check_protocol(extraction)
         protocol = "" if extraction == "boxed" else f", {extraction}"
         self.name = f"math-6 (math-verify {version('math-verify')}, {seconds:g} s{protocol})"
-        self.pool = Pool(workers or default_workers(), seconds, memory)
+        self.pool = Pool(workers, seconds, memory)
 
     def grade_items(self, items: Sequence[Item]) -> list[Outcome]:
         """One outcome per response. UserError as ``compare_items``."""
@@ -73,22 +73,23 @@ class MathGrader(Grader):
         outcomes |= zip(remaining, self.pool.run(remaining), strict=True)
         return [cast("str", outcomes[task]) for task in tasks]
 
-    def check_golds(self, golds: Sequence[str], ids: Sequence[str], options: Options = DEFAULT) -> None:
+    def check_golds(
+        self, golds: Sequence[str], ids: Sequence[str], options: Options | Sequence[Options] = DEFAULT
+    ) -> None:
         """UserError, which names them, for gold answers that are not readable or not graded equal to themselves."""
-        bad = self.unreadable_golds(golds, options)
-        if bad:
+        if bad := self.unreadable_golds(golds, options):
             named = some([f"{ids[i]} ({shortened(repr(golds[i]), 80)})" for i in bad], 5)
             raise UserError(f"gold answers that cannot be read as mathematics: {named}. Correct or remove them.")
 
-    def unreadable_golds(self, golds: Sequence[str], options: Options = DEFAULT) -> list[int]:
-        """Indices of gold answers that are not readable or not graded equal to themselves."""
-        if options.text:
-            return []
+    def unreadable_golds(self, golds: Sequence[str], options: Options | Sequence[Options] = DEFAULT) -> list[int]:
+        """Indices of gold answers that are not readable or not graded equal to themselves, those of texts left out."""
         golds = [without_box(gold) for gold in golds]
-        distinct = [g for g in dict.fromkeys(golds) if not g.isdecimal() and not _too_large(g)]
+        tasks: dict[int, Task] = {i: item[:3] for i, item in enumerate(items_of(golds, golds, options))}
+        tasks = {i: task for i, task in tasks.items() if not task[2].text}
         # Not by grade_directly, which accepts equal texts without parsing them.
-        outcomes = dict(zip(distinct, self.pool.run([(g, g, options) for g in distinct]), strict=True))
-        return [i for i, g in enumerate(golds) if _too_large(g) or outcomes.get(g, "correct") != "correct"]
+        parsed = [*{task for task in tasks.values() if not task[0].isdecimal() and not _too_large(task[0])}]
+        outcomes = dict(zip(parsed, self.pool.run(parsed), strict=True))
+        return [i for i, t in tasks.items() if _too_large(t[0]) or outcomes.get(t, "correct") != "correct"]
 
 
 def without_box(answer: str) -> str:

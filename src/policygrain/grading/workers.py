@@ -32,20 +32,20 @@ ANSWERS_PER_WORKER = 2_000  # sympy's caches grow
 LARGEST_FILE = 16 * 2**20  # bytes
 
 
-def default_workers() -> int:
-    """The processors of this machine, shared among the processes of a run (LOCAL_WORLD_SIZE: torchrun's count)."""
-    return max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-
-
 class Pool:
     """``workers`` processes with at most ``seconds`` of processor time per answer and ``memory`` bytes each.
 
+    Default: the processors of this machine, shared among the processes of a run (LOCAL_WORLD_SIZE: torchrun's count).
     ``kind`` is the module of this folder that grades an answer; with ``fresh`` each answer gets a process of its own.
     The workers are started on first use and kept until ``close``.
     """
 
-    def __init__(self, workers: int, seconds: float, memory: int, kind: str = "symbolic", fresh: bool = False) -> None:
-        self.workers, self.seconds, self.memory, self.kind, self.fresh = workers, seconds, memory, kind, fresh
+    def __init__(
+        self, workers: int | None, seconds: float, memory: int, kind: str = "symbolic", fresh: bool = False
+    ) -> None:
+        share = (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        self.workers = workers or max(1, share)
+        self.seconds, self.memory, self.kind, self.fresh = seconds, memory, kind, fresh
         self._pool: Any = None
         self._lock = threading.Lock()  # while workers are started
 

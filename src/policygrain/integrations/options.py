@@ -39,22 +39,18 @@ VERL_LACKS: tuple[Need, ...] = ("reference", "entropy_gradient", "mtp_heads", "s
 
 
 def lacking(objective: Method, trainer: str, without: Iterable[Need]) -> list[str]:
-    """Needs of the method that the trainer does not provide to a loss, a sentence each."""
-    return [
+    """What the method needs and no loss in the trainer is given, and corrections by turns, a sentence each."""
+    problems = [
         f"it needs {NEEDS[need]}, which {trainer} does not give to a loss."
         for need in without
         if need in objective.needs
     ]
-
-
-def by_turns(objective: Method, trainer: str) -> list[str]:
-    """A sentence if the method corrects at the grain of turns, which no trainer has; else none."""
     sampler = objective.sampler
     grains = {sampler.correction_grain if sampler.correction_cap is not None else None}
     grains |= {sampler.rejection_grain if sampler.rejection_high is not None else None}
-    if "turn" not in grains or objective.anchor == "loglinear":  # the weights are computed in the loss
-        return []
-    return [f"its sampler corrects by turns, but {trainer} computes the weights, and not by turns."]
+    if "turn" in grains and objective.anchor != "loglinear":  # whose loss computes the weights
+        problems.append(f"its sampler corrects by turns, but {trainer} computes the weights, and not by turns.")
+    return problems
 
 
 def chosen(objective: str | Method) -> Method:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..objective import Method, Need
 from ..objective.batch import StepTotals, TokenBatch
-from .options import NEEDS, by_turns, chosen, lacking, reads_entropies, refuse, warn_sampler
+from .options import NEEDS, chosen, lacking, reads_entropies, refuse, warn_sampler
 
 # prime-rl computes one response at a time, so it has no groups, segments or statistics of the step.
 WITHOUT: tuple[Need, ...] = tuple(need for need in NEEDS if need != "reference")
@@ -55,7 +55,7 @@ def _usable(objective: str) -> Method:
 
 def _checked(objective: str | Method) -> Method:
     resolved = chosen(objective)
-    problems = lacking(resolved, "prime-rl", WITHOUT) + by_turns(resolved, "prime-rl")
+    problems = lacking(resolved, "prime-rl", WITHOUT)
     if resolved.aggregation.name != "token_mean":
         problems.append(
             f"its aggregation is {resolved.aggregation.name}, and prime-rl divides a sum over tokens by their number."

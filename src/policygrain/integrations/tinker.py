@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..objective import Method, Need
 from ..objective.batch import TokenBatch
-from .options import UnsupportedOption, by_turns, chosen, lacking, refuse, warn_sampler
+from .options import UnsupportedOption, chosen, lacking, refuse, warn_sampler
 
 WITHOUT: tuple[Need, ...] = ("reference", "entropy_gradient", "mtp_heads")
 LossFunction = Callable[[Sequence[Any], Sequence[Tensor]], tuple[Tensor, dict[str, float]]]
@@ -32,7 +32,7 @@ def loss_function(objective: str | Method = "tepo", *, max_length: int | None = 
     uses covariances over the step, and a metric records this.
     """
     resolved = chosen(objective)
-    refuse(resolved, lacking(resolved, "Tinker", WITHOUT) + by_turns(resolved, "Tinker"))
+    refuse(resolved, lacking(resolved, "Tinker", WITHOUT))
     warn_sampler(resolved)
 
     def loss(data: Sequence[Any], logprobs: Sequence[Tensor]) -> tuple[Tensor, dict[str, float]]:

@@ -7,7 +7,9 @@ policy that sampled are kept from TRL's own pass without gradient.
 
 from __future__ import annotations
 
+import inspect
 import warnings
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -21,22 +23,17 @@ from ..objective.batch import Responses, StepTotals, TokenBatch, turn_starts
 from ..objective.clip import Vespo
 from ..objective.loss import merge_metrics
 from ..objective.penalty import Kl
-from .options import by_turns, chosen, lacking, reads_entropies, refuse, warn_sampler
-from .trl_inputs import fields_of, mask_of, score
+from .options import chosen, lacking, reads_entropies, refuse, warn_sampler
 
-# Options of TRL's loss: with a value other than the default they would be ignored, or added to the objective.
+# Beginnings of the names of options of TRL's loss: with a value other than the default they would be ignored, or added
+# to the objective.
 OF_THE_LOSS = (
     "loss_type",
     "importance_sampling_level",
     "epsilon",
-    "epsilon_high",
     "delta",
-    "sapo_temperature_neg",
-    "sapo_temperature_pos",
-    "vespo_k_pos",
-    "vespo_lambda_pos",
-    "vespo_k_neg",
-    "vespo_lambda_neg",
+    "sapo_",
+    "vespo_",
     "entropy_coef",
     "use_adaptive_entropy",
     "top_entropy_quantile",
@@ -113,12 +110,12 @@ class PolicyGrainTrainer(GRPOTrainer):
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         """The objective on a micro-batch, normalised by the whole optimizer step. Scalar with gradient."""
         log_probs, entropy, aux_loss = score(self, model, inputs, compute_aux_loss=self.aux_loss_enabled)
-        fields = fields_of(inputs, log_probs, entropy)
+        known = fields_of(inputs, log_probs, entropy)
         if "entropy_gradient" not in self.objective.needs:
-            fields["entropy"] = entropy.detach()
-        if fields["rollout_log_probs"] is None:  # without an engine the policy itself has sampled
-            fields["rollout_log_probs"] = fields["old_log_probs"]
-        batch = TokenBatch(**fields, groups=inputs.get("groups"), max_length=self.max_completion_length)
+            known["entropy"] = entropy.detach()
+        if known["rollout_log_probs"] is None:  # without an engine the policy itself has sampled
+            known["rollout_log_probs"] = known["old_log_probs"]
+        batch = TokenBatch(**known, groups=inputs.get("groups"), max_length=self.max_completion_length)
         training = self.model.training
         alone = self.current_gradient_accumulation_steps == 1 and self.accelerator.num_processes == 1
         if training:
@@ -177,6 +174,45 @@ class PolicyGrainTrainer(GRPOTrainer):
             self._metrics[mode]["entropy"].append(merged["entropy"])
 
 
+def mask_of(inputs: dict[str, Any]) -> Tensor:
+    """1 on the tokens of responses, without tool output. [batch, tokens]."""
+    mask: Tensor = inputs["completion_mask"]
+    return mask * inputs.get("tool_mask", 1)
+
+
+def score(trainer: Any, model: Any, inputs: dict[str, Any], **options: Any) -> tuple[Any, ...]:
+    """(log-probabilities, entropies, further outputs of TRL) of the responses, [batch, tokens], with gradient."""
+    # Inputs of images have the names of parameters.
+    passed = inspect.signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters.keys() & inputs.keys()
+    scored: tuple[Any, ...] = trainer._get_per_token_logps_and_entropies(
+        model,
+        torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1),
+        torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1),
+        inputs["completion_ids"].shape[1],
+        compute_entropy=True,
+        **options,
+        **{key: inputs[key] for key in passed},
+    )
+    return scored
+
+
+def fields_of(inputs: dict[str, Any], log_probs: Tensor, entropy: Tensor) -> dict[str, Any]:
+    """The fields of a TokenBatch that TRL has; `old_entropies` must have been added to its inputs."""
+    old, weights = inputs.get("old_per_token_logps"), inputs.get("importance_sampling_ratio")
+    return {
+        "log_probs": log_probs,
+        # Without them the rollouts are of the current policy: TRL leaves the pass out where nothing was updated since.
+        "old_log_probs": log_probs.detach() if old is None else old,
+        "advantages": inputs["advantages"],
+        "mask": mask_of(inputs),
+        "entropy": entropy,
+        "old_entropy": entropy.detach() if old is None else inputs.get("old_entropies"),
+        "ref_log_probs": inputs.get("ref_per_token_logps"),
+        "rollout_log_probs": inputs.get("sampling_per_token_logps"),
+        "rollout_weights": None if weights is None else weights.expand_as(log_probs),  # TRL's correction for vLLM
+    }
+
+
 def _updates_of(config: Any) -> int:
     """Micro-batches that a batch of rollouts is trained on."""
     return int(config.steps_per_generation * config.num_iterations)
@@ -184,95 +220,64 @@ def _updates_of(config: Any) -> int:
 
 def _problems(objective: Method, config: Any, micro_batch_statistics: bool) -> list[str]:
     """Incompatible options of the configuration and the method, a sentence each."""
-    problems = lacking(objective, "TRL", ("mtp_heads", "segments", "staleness")) + by_turns(objective, "TRL")
-    fields = type(config).__dataclass_fields__
-    for name in OF_THE_LOSS:
-        if name in fields and getattr(config, name) != fields[name].default:
-            value = getattr(config, name)
-            problems.append(
-                f"{name}={value!r} is an option of TRL's own loss; set it in the method, and leave it out here."
-            )
-    problems += _kl_problems(objective, config)
-    problems += _reward_problems(objective, config)
-    problems += _engine_problems(objective, config)
-    if objective.aggregation.name == "seq_mean_token_sum_norm" and config.max_completion_length is None:
-        problems.append("its aggregation divides by the longest possible response; set max_completion_length.")
-    if objective.ratio.name == "group_expectation" and config.gradient_accumulation_steps % _updates_of(config) == 0:
-        problems.append(
-            "its ratio reads the old policy's log-probabilities of the whole step, which TRL computes only where a "
-            "batch lasts for several steps: set num_iterations=2, or steps_per_generation above "
-            "gradient_accumulation_steps."
-        )
-    one_micro_batch = config.gradient_accumulation_steps == 1 and config.world_size == 1
-    if "step_log_probs" in objective.needs and not (micro_batch_statistics or one_micro_batch):
-        problems.append(
-            "it reads statistics of the whole step, and TRL computes a micro-batch at a time: use "
-            "gradient_accumulation_steps=1 on one process, or micro_batch_statistics=True."
-        )
-    if config.steps_per_generation % config.gradient_accumulation_steps:
-        problems.append(
-            f"steps_per_generation={config.steps_per_generation} is no multiple of gradient_accumulation_steps="
-            f"{config.gradient_accumulation_steps}, so the tokens of a step are not known at its first micro-batch."
-        )
-    return problems
-
-
-def _kl_problems(objective: Method, config: Any) -> list[str]:
-    """TRL loads a reference model where `beta` is not 0; the penalty itself is the objective's."""
-    beta = config.beta
-    coefficients = [
-        part.coefficient for part in objective.penalties if isinstance(part, Kl) and part.reference == "initial"
-    ]
-    if beta and not coefficients and "reference" not in objective.needs:
-        return [
-            f"beta={beta} would add a KL penalty that is not the objective's; add a `kl` to its penalties, or beta=0."
-        ]
-    if coefficients and beta != coefficients[0]:
-        return [
-            f"its KL penalty to the initial model needs beta={coefficients[0]:g}, "
-            f"which makes TRL load that model (got {beta})."
-        ]
-    if config.sync_ref_model and "reference" in objective.needs:
-        return ["sync_ref_model=True moves the reference model, but the method's is the initial one; set it to False."]
-    if "reference" in objective.needs and not beta:
-        return ["it needs the initial model's log-probabilities, for which TRL's beta must not be 0."]
-    return []
-
-
-def _engine_problems(objective: Method, config: Any) -> list[str]:
-    """TRL's correction for vLLM multiplies the loss; a method may correct by itself, or need it token by token."""
-    if not (config.use_vllm and config.vllm_importance_sampling_correction):
-        return []
-    mode = config.vllm_importance_sampling_mode
-    if objective.anchor == "rollout":
-        return ["anchor: rollout already corrects for the engine; set vllm_importance_sampling_correction=False."]
-    if isinstance(objective.clip, Vespo) and not mode.startswith("token"):
-        return [
-            f"its clip multiplies the weights of tokens; set vllm_importance_sampling_mode='token_mask' (got {mode!r})."
-        ]
-    return []
-
-
-def _reward_problems(objective: Method, config: Any) -> list[str]:
-    problems = []
-    name = objective.advantage.name
-    if name not in SCALE_REWARDS:
-        problems.append(f"TRL has no advantage {name!r}; take {', '.join(SCALE_REWARDS)}.")
-    elif config.scale_rewards not in SCALE_REWARDS[name]:
-        wanted = SCALE_REWARDS[name][0]
-        problems.append(f"its advantage is {name!r}, which is scale_rewards={wanted!r} (got {config.scale_rewards!r}).")
-    if isinstance(objective.advantage, BatchStd) and objective.advantage.std_of != "rewards":
-        problems.append(
-            "its advantage divides by the std of advantages (std_of: advantages), and scale_rewards='batch' by that "
-            "of the rewards; set std_of: rewards."
-        )
-    if config.multi_objective_aggregation != "sum_then_normalize":
-        problems.append(
-            "its advantage is of the sum of all rewards; set multi_objective_aggregation='sum_then_normalize'."
-        )
-    if objective.sampler.mask_truncated != config.mask_truncated_completions:
-        mask_truncated = objective.sampler.mask_truncated
-        problems.append(
-            f"its sampler has mask_truncated: {mask_truncated}; set mask_truncated_completions={mask_truncated}."
-        )
-    return problems
+    needs, beta, truncated = objective.needs, config.beta, objective.sampler.mask_truncated
+    advantage, scale = objective.advantage, SCALE_REWARDS.get(objective.advantage.name, ())
+    penalties = (part for part in objective.penalties if isinstance(part, Kl) and part.reference == "initial")
+    coefficient = next((part.coefficient for part in penalties), None)
+    accumulated, window = config.gradient_accumulation_steps, config.steps_per_generation
+    corrects, mode = (
+        config.use_vllm and config.vllm_importance_sampling_correction,
+        config.vllm_importance_sampling_mode,
+    )
+    wrong = {
+        f"{field.name}={value!r} is an option of TRL's own loss; set it in the method, and leave it out here.": True
+        for field in fields(config)
+        if field.name.startswith(OF_THE_LOSS) and (value := getattr(config, field.name)) != field.default
+    } | {
+        # TRL loads a reference model where `beta` is not 0; the penalty itself is the objective's.
+        f"beta={beta} would add a KL penalty that is not the objective's; add a `kl` to its penalties, or beta=0.": (
+            beta and "reference" not in needs
+        ),
+        f"its KL to the initial model needs beta={coefficient}, which makes TRL load that model (got {beta}).": (
+            coefficient not in (None, beta)
+        ),
+        "it needs the initial model's log-probabilities, for which TRL's beta must not be 0.": (
+            "reference" in needs and coefficient is None and not beta
+        ),
+        "sync_ref_model=True moves the reference model, but the method's is the initial one; set it to False.": (
+            config.sync_ref_model and "reference" in needs
+        ),
+        f"TRL has no advantage {advantage.name!r}; take {', '.join(SCALE_REWARDS)}.": not scale,
+        f"its advantage is {advantage.name!r}, which is scale_rewards={next(iter(scale), None)!r} (got "
+        f"{config.scale_rewards!r}).": scale and config.scale_rewards not in scale,
+        "its advantage divides by the std of advantages (std_of: advantages), and scale_rewards='batch' by that of the "
+        "rewards; set std_of: rewards.": isinstance(advantage, BatchStd) and advantage.std_of != "rewards",
+        "its advantage is of the sum of all rewards; set multi_objective_aggregation='sum_then_normalize'.": (
+            config.multi_objective_aggregation != "sum_then_normalize"
+        ),
+        f"its sampler has mask_truncated: {truncated}; set mask_truncated_completions={truncated}.": (
+            truncated != config.mask_truncated_completions
+        ),
+        # TRL's correction for vLLM multiplies the loss; a method may correct by itself, or need it token by token.
+        "anchor: rollout already corrects for the engine; set vllm_importance_sampling_correction=False.": (
+            corrects and objective.anchor == "rollout"
+        ),
+        f"its clip multiplies the weights of tokens; set vllm_importance_sampling_mode='token_mask' (got {mode!r}).": (
+            corrects and isinstance(objective.clip, Vespo) and not mode.startswith("token")
+        ),
+        "its aggregation divides by the longest possible response; set max_completion_length.": (
+            objective.aggregation.name == "seq_mean_token_sum_norm" and config.max_completion_length is None
+        ),
+        "its ratio reads the old policy's log-probabilities of the whole step, which TRL computes only where a batch "
+        "lasts for several steps: set num_iterations=2, or steps_per_generation above gradient_accumulation_steps.": (
+            objective.ratio.name == "group_expectation" and accumulated % _updates_of(config) == 0
+        ),
+        "it reads statistics of the whole step, and TRL computes a micro-batch at a time: use "
+        "gradient_accumulation_steps=1 on one process, or micro_batch_statistics=True.": (
+            "step_log_probs" in needs and not micro_batch_statistics and (accumulated, config.world_size) != (1, 1)
+        ),
+        f"steps_per_generation={window} is no multiple of gradient_accumulation_steps={accumulated}, so the tokens of "
+        "a step are not known at its first micro-batch.": window % accumulated,
+    }
+    lacks = lacking(objective, "TRL", ("mtp_heads", "segments", "staleness"))
+    return lacks + [sentence for sentence, is_wrong in wrong.items() if is_wrong]

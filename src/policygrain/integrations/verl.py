@@ -31,7 +31,6 @@ from .options import (
     VERL_GROUPS,
     VERL_LACKS,
     UnsupportedOption,
-    by_turns,
     lacking,
     methods_file,
     reads_entropies,
@@ -190,34 +189,33 @@ def _metrics(parts: dict[str, float], scale: float) -> dict[str, float]:
 
 def _problems(objective: Method, loss_agg_mode: str, config: Any, extra: Mapping[str, Any]) -> list[str]:
     """Options of verl that are incompatible with the method, a sentence each."""
-    problems = []
-    wanted = AGGREGATION.get(objective.aggregation.name)
-    if loss_agg_mode not in (wanted, DEFAULT_AGGREGATION):
-        problems.append(
-            f"its aggregation is {objective.aggregation.name}; leave out actor.loss_agg_mode={loss_agg_mode}."
-        )
-    if getattr(config, "entropy_coeff", 0):
-        problems.append("actor.entropy_coeff adds an entropy bonus that is not the method's; set it to 0.")
-    if getattr(config, "use_kl_loss", False):
-        problems.append("actor.use_kl_loss adds a KL penalty that is not the method's; set it to false.")
-    clip = objective.clip.settings
-    for side in ("low", "high"):
-        bound = getattr(config, f"clip_ratio_{side}", None)
-        if bound is not None and bound not in (DEFAULT_CLIP, clip.get(side)):
-            problems.append(
-                f"actor.clip_ratio_{side}={bound} has no effect; the method's is {clip.get(side)}. Define a method "
-                f"with another clip in the file that {METHODS} names."
-            )
-    if objective.anchor == "rollout":
-        problems.append(
-            "its anchor is the engine that sampled, which verl does not give to a loss; use anchor: old with "
-            "algorithm.rollout_correction.bypass_mode=true, where verl's old log-probabilities are the engine's "
-            "(not with trainer.use_v1=false, which then takes a loss of its own)."
-        )
-    problems = lacking(objective, "verl", VERL_LACKS) + by_turns(objective, "verl") + problems
-    if "groups" not in extra and (unknown := lacking(objective, "verl", OF_VERL_GROUPS)):
-        problems += [*unknown, f"It is known with actor_rollout_ref.model.external_lib={VERL_GROUPS}."]
-    return problems
+    aggregation, clip = objective.aggregation.name, objective.clip.settings
+    unknown = () if "groups" in extra else OF_VERL_GROUPS
+    bounds = {side: getattr(config, f"clip_ratio_{side}", None) for side in ("low", "high")}
+    wrong = {
+        f"Prompts and turns are known with actor_rollout_ref.model.external_lib={VERL_GROUPS}.": (
+            objective.needs & set(unknown)
+        ),
+        f"its aggregation is {aggregation}; leave out actor.loss_agg_mode={loss_agg_mode}.": (
+            loss_agg_mode not in (AGGREGATION.get(aggregation), DEFAULT_AGGREGATION)
+        ),
+        "actor.entropy_coeff adds an entropy bonus that is not the method's; set it to 0.": (
+            getattr(config, "entropy_coeff", 0)
+        ),
+        "actor.use_kl_loss adds a KL penalty that is not the method's; set it to false.": (
+            getattr(config, "use_kl_loss", False)
+        ),
+        "its anchor is the engine that sampled, which verl does not give to a loss; use anchor: old with "
+        "algorithm.rollout_correction.bypass_mode=true, where verl's old log-probabilities are the engine's (not with "
+        "trainer.use_v1=false, which then takes a loss of its own).": objective.anchor == "rollout",
+        **{
+            f"actor.clip_ratio_{side}={bound} has no effect; the method's is {clip.get(side)}. Define a method with "
+            f"another clip in the file that {METHODS} names.": bound not in (None, DEFAULT_CLIP, clip.get(side))
+            for side, bound in bounds.items()
+        },
+    }
+    lacks = lacking(objective, "verl", (*VERL_LACKS, *unknown))
+    return lacks + [sentence for sentence, is_wrong in wrong.items() if is_wrong]
 
 
 try:

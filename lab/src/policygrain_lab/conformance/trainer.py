@@ -12,7 +12,6 @@ from torch import Tensor
 
 from policygrain.errors import UserError
 from policygrain.integrations.conformance import alike, expectation
-from policygrain.integrations.trl_inputs import fields_of, score
 from policygrain.objective import Method, method
 from policygrain.objective.batch import TokenBatch
 
@@ -120,6 +119,8 @@ def trl_steps(trainer: Any) -> list[Step]:
 
 def _trl_batch(trainer: Any, inputs: Sequence[dict[str, Any]]) -> TokenBatch:
     """The micro-batches of a step as one batch, scored by the model with its current weights."""
+    from policygrain.integrations.trl import fields_of, score
+
     parts = [fields_of(batch, *score(trainer, trainer.model, batch)[:2]) for batch in inputs]
     advantages = torch.cat([part.pop("advantages") for part in parts])
     known = [{key: value for key, value in part.items() if value is not None} for part in parts]

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from policygrain.integrations.options import UnsupportedOption
-from policygrain.integrations.trl_inputs import fields_of
 
 DIGITS = 7  # after the point of a log-probability, as many as float32 has
 
@@ -83,6 +82,8 @@ def dump_trl(trainer: Any, folder: str | Path, first_step: int = 0, most_tokens:
         raise UnsupportedOption(
             "use_liger_kernel: its loss gives no log-probabilities; leave it out to write rollouts."
         )
+    from policygrain.integrations.trl import fields_of
+
     accelerator = trainer.accelerator
     writer = RolloutWriter(folder, accelerator.process_index, most_tokens, accelerator.num_processes)
     score, loss = trainer._get_per_token_logps_and_entropies, trainer._compute_loss

@@ -10,9 +10,8 @@ from torch import Tensor
 from policygrain import Method, method
 from policygrain.integrations.conformance import compare
 from policygrain.integrations.generated import random_fields
-
-from ..support.batches import SIXTEEN
-from ..support.trainer_losses import skyrl_module, trinity_objective, trl_objective, verl_config, verl_objective
+from tests.support.batches import SIXTEEN
+from tests.support.trainer_losses import skyrl_module, trinity_objective, trl_objective, verl_config, verl_objective
 
 MICRO = (1, 2, 4)  # micro-batches of a step
 PACKAGES = {"TRL": "trl", "verl": "verl", "AReaL": "areal", "Trinity-RFT": "trinity", "SkyRL": "skyrl"}

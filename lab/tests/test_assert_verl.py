@@ -11,8 +11,8 @@ from policygrain.errors import UserError
 from policygrain.integrations.options import EXPORTED
 from policygrain.paths import DataFolder
 from policygrain.study.runs import run_matrix
-from policygrain.trainers.verl_config import verl_python
-from policygrain.trainers.verl_export import export
+from policygrain.trainers.verl import export
+from policygrain.trainers.verl_settings import verl_python
 from policygrain_lab.conformance.verl import assert_verl
 from tests.support.small import small_study
 from tests.support.verl_on_cpu import ENVIRONMENT, SETTINGS
@@ -31,8 +31,8 @@ def arguments(made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.Monke
     """The command line of a run with verl's own loss, in micro-batches."""
     data, start = made
     training: dict[str, Any] = {"trainer": "verl", "verl": SETTINGS, "prompts_per_step": 16, "micro_batch_tokens": 400}
-    study = small_study(training=training, model={"start": str(start)})
-    export(study, next(iter(run_matrix(study).arms.values())), 0, DataFolder(data), tmp_path / "run", 1)
+    study = small_study(training=training)
+    export(study, next(iter(run_matrix(study).arms.values())), 0, str(start), DataFolder(data), tmp_path / "run", 1)
     path = f"{ENVIRONMENT['PYTHONPATH']}:{Path(__file__).parents[1] / 'src'}"
     own = {"PYTHONPATH": path, "HYDRA_FULL_ERROR": "1", EXPORTED: str(tmp_path / "run")}
     for name, value in (ENVIRONMENT | own).items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,15 +89,12 @@ class RunFolder(Folder):
     lock = Inside("lock", Path)  # locked by the process that trains in this folder
     data = Inside("data", DataFolder)  # problems that the run prepared itself, if none were given
     start = Inside("start", StartFolder)  # the initial model that the run built itself, if none was given
-    # Exists while files of an earlier run are being moved; contains the name of the target folder.
-    superseding = Inside("superseding.json", Path)
 
     def superseded(self, key: str) -> Path:
-        """A folder that does not exist yet, for the files of the run with this key."""
-        number = 1
-        while (folder := self.path / f"superseded-{key}-{number}").exists():
-            number += 1
-        return folder
+        """The folder for the files of the run with this key: the first that has none of those that are here."""
+        here = [product.name for product in self.products if product.exists()]
+        folders = (self.path / f"superseded-{key}-{number}" for number in itertools.count(1))
+        return next(folder for folder in folders if not any((folder / name).exists() for name in here))
 
     @property
     def products(self) -> tuple[Path, ...]:

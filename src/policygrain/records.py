@@ -92,13 +92,6 @@ class RunSummary(RunConfig):
     environment: Environment
 
 
-class ExportRecord(Record):
-    """`export.json`: the files that describe a run to another engine."""
-
-    engine: str
-    files: dict[str, str]  # file → its digest
-
-
 class StartModelRecord(Record):
     """`start.json`: an initial model that the pipeline built."""
 

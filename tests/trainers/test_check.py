@@ -1,5 +1,6 @@
 """What a trainer lacks is refused before anything is spent; a study that asks for nothing special is not."""
 
+import sys
 from typing import Any
 
 import pytest
@@ -7,8 +8,8 @@ import pytest
 from policygrain.errors import UserError
 from policygrain.study import Study
 from policygrain.study.runs import Arm, run_matrix
-from policygrain.trainers import check, verl_config
-from policygrain.trainers.check import TRAINERS, check_features, check_trainers, lacking
+from policygrain.trainers import check, verl_settings
+from policygrain.trainers.check import TRAINERS, check_trainers, lacking
 
 from ..support.small import small_study, train_small
 
@@ -84,7 +85,7 @@ def test_turns_are_refused_by_every_part_that_reads_them(parts):
 def test_the_message_names_a_trainer_that_has_all():
     heads = study_of("verl", {"base": "mpo_heads"}, {"training": {"off_policy_steps": 1}})
     with pytest.raises(UserError, match=r"multi-token prediction heads.*; older rollouts.*Set it to policygrain"):
-        check_features(heads, arm_of(heads), "verl")
+        check_trainers(heads)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +106,8 @@ def test_the_message_names_a_trainer_that_has_all():
 def test_keys_that_the_study_decides_or_that_cannot_work_are_refused_before_anything_is_spent(
     training, message, made, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(check, "verl_version", lambda: "0.9.1")
+    monkeypatch.setattr(verl_settings, "verl_version", lambda _: "0.9.1")
+    monkeypatch.setenv(verl_settings.PYTHON, sys.executable)
     refused = plain(**({"trainer": "trl"} | training))
     with pytest.raises(UserError, match=message):
         check_trainers(refused)
@@ -115,7 +117,8 @@ def test_keys_that_the_study_decides_or_that_cannot_work_are_refused_before_anyt
 
 
 def test_other_keys_are_passed_on(monkeypatch):
-    monkeypatch.setattr(check, "verl_version", lambda: "0.9.1")
+    monkeypatch.setattr(verl_settings, "verl_version", lambda _: "0.9.1")
+    monkeypatch.setenv(verl_settings.PYTHON, sys.executable)
     check_trainers(plain("trl", trl={"fsdp": True, "ddp_timeout": 60, "dataloader_num_workers": 0}))
     check_trainers(plain("verl", verl={"trainer": {"n_gpus_per_node": 4}}))
 
@@ -141,7 +144,7 @@ def test_a_trainer_that_is_missing_or_of_another_release_is_named(trainer, versi
             raise check.PackageNotFoundError(name)
         return version
 
-    monkeypatch.setenv(verl_config.PYTHON, "nowhere")
+    monkeypatch.setenv(verl_settings.PYTHON, "nowhere")
     monkeypatch.setattr(check, "version", installed)
     with pytest.raises(UserError, match=rf"training\.trainer: .*{message}"):
         check_trainers(plain(trainer))

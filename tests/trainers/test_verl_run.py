@@ -17,7 +17,7 @@ import yaml
 from policygrain.paths import RunFolder, StudyFolder
 from policygrain.results import run_metrics, run_summary
 from policygrain.trainers.launch import launcher
-from policygrain.trainers.verl_config import PYTHON, verl_python
+from policygrain.trainers.verl_settings import PYTHON, verl_python
 
 from ..support import slurm
 from ..support.leftovers import with_in_environment

@@ -1,57 +1,90 @@
-"""What a trainer lacks or cannot do here: `policygrain check` and `policygrain train` refuse an arm that needs it."""
+"""The trainers of runs, and what each refuses before anything is spent (`policygrain check`, `policygrain train`).
+
+A trainer is a function `train(study, arm, seed, *, start, data, run, stop)`, which trains a run from its newest
+checkpoint, if there is one, to its final model and returns the final metrics. All ranks call it with equal arguments,
+with the lock of the run's folder. If ``stop`` has a reason to stop after a step, it saves the run and raises `Stopped`.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import UserError
 from ..integrations.options import NEEDS, VERL_LACKS, reads_entropies
 from ..objective.advantage import TurnAdvantage
 from ..study.runs import run_matrix
-from .trl_settings import check_keys as check_trl_keys
-from .verl_config import config, verl_version, with_changes
+from . import trl_settings, verl_settings
 
 if TYPE_CHECKING:
     from ..objective import Method
     from ..study import Study
     from ..study.runs import Arm
 
-TRAINERS = ("policygrain", "trl", "verl")
-# The release that each trainer was tested with.
-TESTED = {"trl": "1.16", "verl": "0.9"}
+
+class Trainer(NamedTuple):
+    """A trainer: the module of its `train`, its package, and the check of its own settings."""
+
+    module: str
+    several_processes: bool = False
+    release: str = ""  # of its package, that runs were tested with
+    installed: Callable[[], str] = str  # the release in its environment. PackageNotFoundError
+    setup: str = ""
+    check: Callable[[Study, Arm], None] = lambda study, arm: None
+
+
+TRAINERS = {
+    "policygrain": Trainer("..train.loop"),
+    "trl": Trainer(
+        ".trl",
+        several_processes=True,
+        release="1.16",
+        installed=lambda: version("trl"),
+        setup="run `make setup`, or pip's extra `trl`",
+        check=lambda study, arm: trl_settings.check_own(arm.training(study)),
+    ),
+    "verl": Trainer(
+        ".verl",
+        release="0.9",
+        installed=lambda: verl_settings.verl_version(verl_settings.verl_python()),
+        setup="run `make setup-verl`",
+        check=verl_settings.check_own,
+    ),
+}
+LACK_HEADS, VERL = ("trl", "verl"), ("verl",)
+
+
+def features(study: Study, arm: Arm) -> dict[str, tuple[bool, tuple[str, ...]]]:
+    """What not every trainer has → whether an arm asks for it, and the trainers that lack it (docs/trainers.md)."""
+    settings, method = arm.training(study), arm.method(study)
+    sampler, divides = method.sampler, settings.prompts_per_step % settings.updates_per_batch == 0
+    return {
+        "parts by turns (in ratio, advantage, aggregation or sampler): a response of a study is one turn, and only "
+        "your own trainer can have more": (_tells_turns(method), tuple(TRAINERS)),
+        # verl computes statistics of a step over the micro-batch, and masks from other inputs.
+        **{NEEDS[need]: (need in method.needs, VERL) for need in (*VERL_LACKS, "step_log_probs")},
+        NEEDS["mtp_heads"]: ("mtp_heads" in method.needs, LACK_HEADS),
+        "a mask by entropies (TEPO)": (reads_entropies(method), VERL),
+        "an overlong penalty (sampler.overlong_buffer)": (bool(sampler.overlong_buffer), VERL),
+        "truncated responses left out of the loss (sampler.mask_truncated)": (sampler.mask_truncated, VERL),
+        "rollout correction (sampler.correction_cap, rejection_high)": (sampler.corrects, VERL),
+        "a ratio to the engine (anchor: rollout)": (method.anchor != "old", VERL),
+        "an advantage other than grpo and dr_grpo": (method.advantage.name not in ("grpo", "dr_grpo"), VERL),
+        "older rollouts (training.off_policy_steps)": (settings.off_policy_steps > 0, VERL),
+        "the engine's log-probabilities as the old policy's (training.old_log_probs)": (
+            settings.old_log_probs != "trainer",
+            VERL,
+        ),
+        "adapters (model.lora)": (study.model.lora is not None, VERL),
+        "updates that do not divide the prompts of a batch (training.updates_per_batch)": (not divides, VERL),
+    }
 
 
 def lacking(trainer: str, study: Study, arm: Arm) -> list[str]:
-    """The features that an arm needs and a trainer lacks."""
-    settings, method = arm.training(study), arm.method(study)
-    sampler = method.sampler
-    needed = {
-        "parts by turns (in ratio, advantage, aggregation or sampler): a response of a study is one turn, and only "
-        "your own trainer can have more": _tells_turns(method)
-    }
-    if trainer != "policygrain":
-        needed[NEEDS["mtp_heads"]] = "mtp_heads" in method.needs
-    if trainer == "verl":
-        # verl computes statistics of a step over the micro-batch, and masks from other inputs.
-        needed |= {NEEDS[need]: need in method.needs for need in (*VERL_LACKS, "step_log_probs")}
-        needed |= {
-            "a mask by entropies (TEPO)": reads_entropies(method),
-            "an overlong penalty (sampler.overlong_buffer)": bool(sampler.overlong_buffer),
-            "truncated responses left out of the loss (sampler.mask_truncated)": sampler.mask_truncated,
-            "rollout correction (sampler.correction_cap, rejection_high)": sampler.corrects,
-            "a ratio to the engine (anchor: rollout)": method.anchor != "old",
-            "an advantage other than grpo and dr_grpo": method.advantage.name not in ("grpo", "dr_grpo"),
-            "older rollouts (training.off_policy_steps)": settings.off_policy_steps > 0,
-            "the engine's log-probabilities as the old policy's (training.old_log_probs)": settings.old_log_probs
-            != "trainer",
-            "adapters (model.lora)": study.model.lora is not None,
-            "updates that do not divide the prompts of a batch (training.updates_per_batch)": bool(
-                settings.prompts_per_step % settings.updates_per_batch
-            ),
-        }
-    return [text for text, is_needed in needed.items() if is_needed]
+    """The features that an arm asks for and a trainer lacks."""
+    return [text for text, (asked, without) in features(study, arm).items() if asked and trainer in without]
 
 
 def _tells_turns(chosen: Method) -> bool:
@@ -77,62 +110,38 @@ def trainer_notes(study: Study) -> list[str]:
         return []
     return [
         "training.trainer: with dynamic sampling verl replaces dropped groups by other groups than the loop, so its "
-        "runs are not paired by seed with those of other methods, and differences have wider intervals."
+        "runs are not paired by seed with those of other methods, and differences have wider intervals. It logs "
+        "nothing about dropped groups: `sampled_accuracy` is empty, and `total_tokens` estimated."
     ]
 
 
 def check_arm(study: Study, arm: Arm) -> None:
     """UserError if the arm's trainer lacks a feature, is not installed, or cannot run in several processes as here."""
     settings = arm.training(study)
-    trainer = settings.trainer
-    trainers = {trainer, *(other.training(study).trainer for other in run_matrix(study).arms.values())}
-    for other in TESTED:
-        if getattr(settings, other) and other not in trainers:
-            raise UserError(f"training.{other}: only trainer: {other} reads it, and training.trainer is {trainer}.")
-    check_features(study, arm, trainer)
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and trainer != "trl":
-        raise UserError(
-            f"training.trainer: {trainer} is started as one process, and this one is one of "
-            f"{os.environ['WORLD_SIZE']}. Set it to trl, or start one process."
-        )
-    check_installed(trainer)
-    if trainer == "trl":
-        check_trl_keys(settings)
-    if trainer == "verl":
-        with_changes(config(study, arm, 0, 1, 1), settings.verl)
-        if settings.verl.get("trainer", {}).get("nnodes", 1) != 1:
-            raise UserError(
-                "training.verl.trainer.nnodes: the SLURM job decides it; leave it out, and set `mpi`, `nodes` and "
-                "`tasks` in the profile (docs/slurm.md)."
-            )
-
-
-def check_features(study: Study, arm: Arm, trainer: str) -> None:
-    """UserError if ``trainer`` lacks a feature that ``arm`` needs."""
-    if lacks := lacking(trainer, study, arm):
+    name, trainer = settings.trainer, TRAINERS[settings.trainer]
+    used = {name, *(other.training(study).trainer for other in run_matrix(study).arms.values())}
+    for other in TRAINERS:
+        if getattr(settings, other, None) and other not in used:
+            raise UserError(f"training.{other}: only trainer: {other} reads it, and training.trainer is {name}.")
+    if lacks := lacking(name, study, arm):
         others = [other for other in TRAINERS if not lacking(other, study, arm)]
         instead = f"Set it to {' or '.join(others)}, or leave" if others else "Leave"
         raise UserError(
-            f"training.trainer: {trainer} lacks features that {arm.name} needs: {'; '.join(lacks)}. {instead} them out "
+            f"training.trainer: {name} lacks features that {arm.name} needs: {'; '.join(lacks)}. {instead} them out "
             "(docs/trainers.md)."
         )
-
-
-def check_installed(trainer: str) -> None:
-    """UserError if the trainer's package is not installed, or is of a release that was not tested."""
-    if trainer not in TESTED:
-        return
-    how = "run `make setup-verl`" if trainer == "verl" else "run `make setup`, or pip's extra `trl`"
-    try:
-        installed = verl_version() if trainer == "verl" else version(trainer)
-    except PackageNotFoundError as error:
-        raise UserError(f"training.trainer: {trainer} is not installed; {how}.") from error
-    if not installed.startswith(f"{TESTED[trainer]}."):
+    if not trainer.several_processes and (ranks := os.environ.get("WORLD_SIZE", "1")) != "1":
         raise UserError(
-            f"training.trainer: {trainer} {installed} is installed, and runs were tested with {TESTED[trainer]}; {how}."
+            f"training.trainer: {name} is started as one process, and this one is one of {ranks}. Set it to trl, or "
+            "start one process."
         )
-
-
-def trainer_versions(trainer: str) -> dict[str, str]:
-    """Installed versions of a trainer's packages."""
-    return {name: version(name) for name in ("trl", "accelerate")} if trainer == "trl" else {}
+    try:
+        installed = trainer.installed()
+    except PackageNotFoundError as error:
+        raise UserError(f"training.trainer: {name} is not installed; {trainer.setup}.") from error
+    if trainer.release and not installed.startswith(f"{trainer.release}."):
+        raise UserError(
+            f"training.trainer: {name} {installed} is installed, and runs were tested with {trainer.release}; "
+            f"{trainer.setup}."
+        )
+    trainer.check(study, arm)

@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..errors import UserError
-from .verl_config import verl_python, with_changes
+from ..text import flat
+from .verl_settings import verl_python
 
 if TYPE_CHECKING:
     from ..study.schema import Training
 
-RAY_ADDRESS, RAY_AUTH, RAY_WAITS = "RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_SYMMETRIC_RUN_CLUSTER_WAIT_TIMEOUT"
+RAY_ADDRESS = "RAY_ADDRESS"
+CPUS = "ray_kwargs.ray_init.num_cpus"  # verl's key for the CPUs of Ray
 TIMEOUT = timedelta(minutes=30)  # a rank that is further behind than this counts as failed
 
 
@@ -94,6 +96,8 @@ def _start_ray(settings: Training) -> NoReturn:
 
     UserError unless the SLURM step has one task per node.
     """
+    import torch
+
     nodes = int(os.environ["SLURM_STEP_NUM_NODES"])
     if _tasks() != nodes:
         raise UserError(
@@ -103,18 +107,19 @@ def _start_ray(settings: Training) -> NoReturn:
     _ensure_token()
     ray = verl_python().parent / "ray"
     address = ":".join(_meeting_point())
-    amounts = [f"--{name.replace('_', '-')}={value}" for name, value in ray_resources(settings).items()]
-    variables = {
-        **os.environ,
-        "PATH": f"{ray.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",  # `ray symmetric-run` calls `ray`
-        RAY_ADDRESS: address,
+    given = flat(settings.verl)
+    amounts = [f"--num-gpus={given.get('trainer.n_gpus_per_node', max(1, torch.cuda.device_count()))}"]
+    amounts += [f"--num-cpus={given[CPUS]}"] if given.get(CPUS) else []
+    defaults = {
         # Ray's sockets are in this folder. A socket's path has at most 107 characters, and TMPDIR is often long.
-        "RAY_TMPDIR": os.environ.get("RAY_TMPDIR", "/tmp"),
+        "RAY_TMPDIR": "/tmp",
         # Without a token, anyone who can connect to the node could run programs in this Ray cluster.
-        RAY_AUTH: os.environ.get(RAY_AUTH, "token"),
-        RAY_WAITS: os.environ.get(RAY_WAITS, "300"),  # seconds; Ray's default, 30, is too short on a slow file system
+        "RAY_AUTH_MODE": "token",
+        "RAY_SYMMETRIC_RUN_CLUSTER_WAIT_TIMEOUT": "300",  # seconds; the default, 30, is too short on a slow file system
     }
+    path = f"{ray.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"  # `ray symmetric-run` calls `ray`
     command = [str(ray), "symmetric-run", "--address", address, "--min-nodes", str(nodes), *amounts, "--"]
+    variables = {**defaults, **os.environ, "PATH": path, RAY_ADDRESS: address}
     os.execve(ray, [*command, sys.executable, *sys.orig_argv[1:]], variables)
 
 
@@ -128,16 +133,6 @@ def _ensure_token() -> None:
     with contextlib.suppress(FileExistsError):
         os.link(own, token)  # fails on all nodes but the first
     own.unlink()
-
-
-def ray_resources(settings: Training) -> dict[str, Any]:
-    """The resources that Ray may use on each node: GPUs, and CPUs if the study sets their number."""
-    import torch
-
-    changes = with_changes({}, settings.verl)
-    cpus = changes.get("ray_kwargs", {}).get("ray_init", {}).get("num_cpus")
-    gpus = changes.get("trainer", {}).get("n_gpus_per_node", max(1, torch.cuda.device_count()))
-    return {"num_gpus": gpus, **({"num_cpus": cpus} if cpus else {})}
 
 
 def _tasks() -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from .. import digests
 from ..data.golds import check_golds
 from ..data.sources import prepare
 from ..errors import UserError
-from ..files import atomic_json, check_free_space, read_json
+from ..files import check_free_space
 from ..paths import DataFolder, RunFolder
 from ..provenance import commit, hardware, versions
 from ..records import Environment, FinalMetrics, RunConfig, RunInputs, RunSummary, write_record
@@ -24,11 +24,9 @@ from ..train.checkpoint import remove_old, run_lock
 from ..train.ranks import on_rank_0, ranks
 from ..train.records import complete_status, recorded_status
 from ..train.start_model import check_start_model, ensure_start_model
-from .check import check_arm, trainer_versions
+from .check import TRAINERS, check_arm
 
 if TYPE_CHECKING:
-    import torch
-
     from ..study import Study
     from ..train.stopping import Stop
 
@@ -49,36 +47,20 @@ def train_run(
     them must see the same folders.
     """
     arm.method(study).check()
-    settings = arm.training(study)
     check_arm(study, arm)
     commit()  # cached here, because the source may change while the run is trained
     on_rank_0(lambda: check_free_space(run.path))
     with run_lock(run.path):
         config, start, data, ended = on_rank_0(lambda: prepare_run(study, arm, seed, run, start, data))
-        if ended:  # each checkpoint is three times as large as its model in float32
+        if ended:
             on_rank_0(lambda: complete_status(run))
-            on_rank_0(lambda: remove_old(run.checkpoints, 0))
-            return config.key
-
-        from ..model.precision import resolve_compute
-
-        train = trainer_of(settings.trainer)
-        with recorded_status(run, config.key):
-            final = train(study, arm, seed, start=start, data=data, run=run, stop=stop)
-            on_rank_0(lambda: _summarise(run, config, final, resolve_compute(settings.compute, study.model.dtype)))
-        on_rank_0(lambda: remove_old(run.checkpoints, 0))
+        else:
+            train = import_module(TRAINERS[arm.training(study).trainer].module, __package__).train
+            with recorded_status(run, config.key):
+                final = train(study, arm, seed, start=start, data=data, run=run, stop=stop)
+                on_rank_0(lambda: _summarise(study, run, config, final))
+        on_rank_0(lambda: remove_old(run.checkpoints, 0))  # each is three times as large as its model in float32
     return config.key
-
-
-def trainer_of(name: str) -> Callable[..., FinalMetrics]:
-    """The function that trains a run from its newest checkpoint, if there is one, to its final model.
-
-    `train(study, arm, seed, *, start, data, run, stop)` is called by all ranks with equal arguments, with the lock of
-    the run's folder. If ``stop`` has a reason to stop after a step, the run is saved and `Stopped` is raised.
-    """
-    module = {"policygrain": "..train.loop", "trl": ".trl_run", "verl": ".verl_run"}[name]
-    train: Callable[..., FinalMetrics] = import_module(module, __package__).train
-    return train
 
 
 def prepare_run(
@@ -106,21 +88,6 @@ def prepare_run(
     return config, start, data, ended
 
 
-def _summarise(run: RunFolder, config: RunConfig, final: FinalMetrics, compute: torch.dtype) -> None:
-    environment = Environment(
-        versions=versions() | trainer_versions(config.training["trainer"]),
-        commit=commit(),
-        hardware=hardware(),
-        ranks=ranks()[1],
-        compute=str(compute).removeprefix("torch."),
-        engine=config.training["trainer"],
-    )
-    summary = RunSummary(
-        **config.model_dump(), final=final, model_digest=digests.of_model(run.model), environment=environment
-    )
-    write_record(run.summary, summary)
-
-
 def run_config(study: Study, arm: Arm, seed: int, start: str, data: DataFolder) -> RunConfig:
     """The record of everything that the result of a run depends on; its key is the digest of these inputs."""
     settings = Fingerprints(study, code_digests(study)).run_settings(arm, seed)
@@ -143,34 +110,24 @@ def run_config(study: Study, arm: Arm, seed: int, start: str, data: DataFolder) 
 def claim(run: RunFolder, config: RunConfig) -> None:
     """Move the files of another run, if the folder contains one, to `superseded-KEY-N`.
 
-    The target folder is recorded before the first file is moved, and `run.json` is moved last, so if the process is
-    killed in between, the next call moves the rest.
+    `run.json`, by which they are another run's, is moved last: if the process is killed in between, the next call moves
+    the rest to the same folder.
     """
-    _finish_superseding(run)
-    previous_key = _key_of(run)
-    if previous_key != config.key and any(product.exists() for product in run.products):
-        aside = run.superseded(previous_key or "unknown")
-        atomic_json(run.superseding, {"folder": aside.name})
-        _finish_superseding(run)
-        print(f"{run.path}: contained a run with other settings, which was moved to {aside}.", file=sys.stderr)
-
-
-def _finish_superseding(run: RunFolder) -> None:
-    if not run.superseding.exists():
+    previous = _key_of(run)
+    products = [product for product in run.products if product.exists()]
+    if previous == config.key or not products:
         return
-    aside = run.path / Path(read_json(run.superseding)["folder"]).name
+    aside = run.superseded(previous or "unknown")
     aside.mkdir(exist_ok=True)
-    for product in run.products:
-        if product.exists():
-            product.rename(aside / product.name)
-    run.superseding.unlink()
+    for product in products:
+        product.rename(aside / product.name)
+    print(f"{run.path}: contained a run with other settings, which was moved to {aside}.", file=sys.stderr)
 
 
 def _key_of(run: RunFolder) -> str | None:
     """The key of the run that a folder belongs to; None if it cannot be read."""
     try:
-        record = json.loads(run.config.read_bytes())
-        return str(record["key"])
+        return str(json.loads(run.config.read_bytes())["key"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -181,6 +138,25 @@ def has_ended(run: RunFolder, config: RunConfig) -> bool:
         return False
     summary = run_summary(run)
     return summary.key == config.key and run.model.is_dir() and digests.of_model(run.model) == summary.model_digest
+
+
+def _summarise(study: Study, run: RunFolder, config: RunConfig, final: FinalMetrics) -> None:
+    from ..model.precision import resolve_compute
+
+    trainer = config.training["trainer"]
+    packages = ("trl", "accelerate") if trainer == "trl" else ()
+    environment = Environment(
+        versions=versions() | {name: version(name) for name in packages},
+        commit=commit(),
+        hardware=hardware(),
+        ranks=ranks()[1],
+        compute=str(resolve_compute(config.training["compute"], study.model.dtype)).removeprefix("torch."),
+        engine=trainer,
+    )
+    digest = digests.of_model(run.model)
+    write_record(
+        run.summary, RunSummary(**config.model_dump(), final=final, model_digest=digest, environment=environment)
+    )
 
 
 def check_final_model(run: RunFolder) -> str:

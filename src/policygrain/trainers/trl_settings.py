@@ -1,21 +1,24 @@
-"""The settings of TRL's trainer: those that follow from a study, and those of `training.trl`."""
+"""TRL's settings for an arm of a study: those that the study decides, and those of `training.trl`."""
 
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from ..errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from trl import GRPOConfig
 
     from ..study.schema import Training
 
+TRL: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("trl.yaml").read_text())
 
-def check_keys(settings: Training) -> None:
+
+def check_own(settings: Training) -> None:
     """UserError for a key of `training.trl` that the study decides, that TRL does not have, or that cannot work.
 
     Only settings that TRL has from transformers' `TrainingArguments` are passed on, except those for which a study has
@@ -28,6 +31,7 @@ def check_keys(settings: Training) -> None:
     known = {field.name for field in fields(TrainingArguments)}
     decided = {*of_study(settings, 1), *type(settings).model_fields}
     for key, value in settings.trl.items():
+        given = value if isinstance(value, dict) else {}
         if "vllm" in key:
             raise UserError(
                 f"training.trl.{key}: the study's engine samples (training.engine: vllm, in each process). TRL's "
@@ -38,9 +42,9 @@ def check_keys(settings: Training) -> None:
                 f"training.trl.{key}: is not passed on to TRL: the study decides it, or TRL has no such setting."
                 f"{did_you_mean(key, known - decided)}"
             )
-        if key == "fsdp_config" and isinstance(value, dict) and str(value.get("version", 2)) != "2":
+        if key == "fsdp_config" and str(given.get("version", 2)) != "2":
             raise UserError("training.trl.fsdp_config.version: the engine cannot read weights of FSDP1; leave it out.")
-        if key == "deepspeed" and isinstance(value, dict) and value.get("zero_optimization", {}).get("stage") == 3:
+        if key == "deepspeed" and given.get("zero_optimization", {}).get("stage") == 3:
             raise UserError(
                 "training.trl.deepspeed: ZeRO stage 3 shards the weights in a form that the engine cannot read. Use "
                 "stage 1 or 2, or `fsdp: true`."
@@ -67,31 +71,13 @@ def of_study(settings: Training, ranks: int) -> dict[str, Any]:
     """The settings of TRL that follow from a study."""
     micro_batches = micro_batches_per_update(settings, ranks)
     return {
-        # The trainer takes its batches from the study; these numbers only count micro-batches and optimizer steps.
-        "per_device_train_batch_size": 2,
-        "num_generations": 2,
+        **TRL["always"],
+        **{theirs: getattr(settings, ours) for theirs, ours in TRL["of_study"].items()},
+        "adam_beta1": settings.betas[0],
+        "adam_beta2": settings.betas[1],
         "gradient_accumulation_steps": micro_batches,
         "steps_per_generation": micro_batches * settings.updates_of_batch,
         "max_steps": settings.steps * settings.updates_of_batch,
-        "max_completion_length": settings.max_tokens,
-        "temperature": settings.temperature,
-        "learning_rate": settings.learning_rate,
-        "weight_decay": settings.weight_decay,
-        "adam_beta1": settings.betas[0],
-        "adam_beta2": settings.betas[1],
-        "adam_epsilon": 1e-8,
-        "optim": "adamw_torch",
-        "lr_scheduler_type": "constant",
-        "warmup_steps": settings.warmup_updates,
-        "max_grad_norm": settings.max_grad_norm,
-        "gradient_checkpointing": settings.activation_checkpointing,
-        "beta": 0.0,
-        "logging_strategy": "no",
-        "save_strategy": "no",
-        "ignore_data_skip": True,
-        "shuffle_dataset": False,
-        "report_to": [],
-        "disable_tqdm": True,
     }
 
 

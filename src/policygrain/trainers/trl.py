@@ -1,13 +1,21 @@
-"""TRL's trainer with the batches, the objective, the optimizer and the records of a study."""
+"""TRL as the trainer of a run: responses are sampled as in the loop; TRL optimises, shards and saves the model.
+
+Rollouts, objective and records are those of the loop in `train/` (`Steps`), so a run by TRL is paired with one of the
+loop; they differ by rounding. TRL, Accelerate and DeepSpeed distribute the model over processes (`training.trl`).
+"""
 
 from __future__ import annotations
 
 import contextlib
 import math
+import os
+import shutil
 import time
+import warnings
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from datasets import Dataset
@@ -15,23 +23,97 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import PrinterCallback, Trainer, TrainerCallback
 
+from ..errors import Stopped
+from ..hub import pinned
 from ..model.attention import to_device
-from ..model.device import device
+from ..model.device import device, device_errors
 from ..model.logprobs import TokenScores
+from ..model.precision import compute_name
 from ..model.sequences import Sequences, pack
 from ..model.weights import has_adapter, load_adapter
 from ..objective.loss import merge_metrics
-from ..train.checkpoint import explained, finish, save_state
-from ..train.policy import make_optimizer
+from ..train.checkpoint import explained, finish, load_state, make_room, newest_complete, save_state
+from ..train.policy import ScoredPolicy, make_optimizer, on_device, open_models
 from ..train.ranks import gather, is_rank_0, on_rank_0, ranks, sum_over_ranks
 from ..train.rollout_batch import TrainingBatch
-from ..train.steps import Steps, failed_batch_saved
+from ..train.steps import Steps, failed_batch_saved, open_collector
 from ..train.update import check_step, step_context
-from .trl_settings import is_sharded, micro_batches_per_update
+from .trl_settings import grpo_config, is_sharded, micro_batches_per_update
+
+if TYPE_CHECKING:
+    from ..paths import DataFolder, RunFolder
+    from ..records import FinalMetrics
+    from ..study import Study
+    from ..study.runs import Arm
+    from ..study.schema import Training
+    from ..train.stopping import Stop
 
 # TRL would import vLLM, which takes long and which no run by TRL uses: the study's engine samples.
 import_module("trl.import_utils").is_vllm_available = lambda *_, **__: False  # type: ignore[attr-defined]
 from trl import GRPOTrainer  # noqa: E402
+
+
+def train(
+    study: Study, arm: Arm, seed: int, *, start: str, data: DataFolder, run: RunFolder, stop: Stop | None = None
+) -> FinalMetrics:
+    """As `train.loop.train`, with any number of processes, which call this with the same arguments."""
+    method, settings, spec = arm.method(study), arm.training(study), pinned(study.model)
+    torch.set_num_threads(settings.threads)
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    sharded = is_sharded(settings)
+    with device_errors(settings):
+        host = torch.device("cpu") if sharded else None  # FSDP moves each process's shards to its GPU
+        policy = TrlPolicy(*open_models(start, spec, settings, seed, place=host, with_reference=not sharded))
+    with device_errors(settings), open_collector(study, arm, seed, policy, start, data) as (collector, validation):
+        steps = Steps(policy, method, collector, validation, run, stop)
+        resumed = on_rank_0(lambda: newest_complete(run.checkpoints))
+        if resumed is not None:
+            steps.resume(load_state(resumed))
+        steps.start()
+        compute = compute_name(policy.model)
+        config = grpo_config(
+            settings,
+            on_rank_0(lambda: make_room(run.checkpoints)),
+            ranks()[1],
+            half=None if compute == spec.dtype else compute,
+            loads_reference=sharded and "reference" in method.needs and spec.lora is None,
+            gpu=device().type == "cuda",
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            trainer = StudyTrainer(steps, model=policy.model, processing_class=policy.tokenizer, args=config)
+            policy.trainer = trainer
+            trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
+        if trainer.stopped_by is not None:
+            done = f"after step {steps.state.step} of {settings.steps}, and saved"
+            raise Stopped(f"{run.path}: stopped by {trainer.stopped_by} {done}.")
+        final = steps.finish()
+        on_rank_0(lambda: shutil.rmtree(config.output_dir, ignore_errors=True))
+        return final
+
+
+@dataclass
+class TrlPolicy(ScoredPolicy):
+    """The policy that TRL trains; every process computes a share of the scores."""
+
+    trainer: StudyTrainer | None = None
+
+    def score(self, sequences: Sequences, settings: Training) -> TokenScores:
+        """Log-probabilities and entropies of all responses under the policy, without gradient."""
+        assert self.trainer is not None
+        return self.trainer.score(self.trainer.model, sequences)
+
+    def score_reference(self, sequences: Sequences, settings: Training) -> TokenScores | None:
+        """The same under the reference policy; None for a sharded model whose method does not need it."""
+        assert self.trainer is not None
+        if self.trainer.ref_model is not None:
+            return self.trainer.score(self.trainer.ref_model, sequences)
+        if self.reference is not None:
+            return super().score_reference(sequences, settings)
+        if not has_adapter(self.model):
+            return None
+        with on_device(None, self.model):
+            return self.trainer.score(self.trainer.model, sequences)
 
 
 class SkippableAdamW(torch.optim.AdamW):
@@ -45,7 +127,7 @@ class SkippableAdamW(torch.optim.AdamW):
 
 
 class StudyTrainer(GRPOTrainer):
-    """TRL's trainer with the batches, the objective and the records of a study."""
+    """TRL's trainer with the batches, the objective, the optimizer and the records of a study."""
 
     optimizer: Any
     adamw: SkippableAdamW
@@ -65,14 +147,11 @@ class StudyTrainer(GRPOTrainer):
         super().__init__(reward_funcs=_no_reward, train_dataset=dataset, callbacks=[Hooks(self)], **kwargs)
         self.remove_callback(PrinterCallback)
 
-    # ---- batches ----
-
     def _prepare_inputs(self, _: Any) -> dict[str, Any]:
         """The next micro-batch; at the beginning of a training step, a new batch is sampled."""
-        update, micro_batch = divmod(
-            self._step % (self.micro_batches * self.study_settings.updates_of_batch), self.micro_batches
-        )
-        if update == micro_batch == 0:
+        in_step = self._step % (self.micro_batches * self.study_settings.updates_of_batch)
+        update, micro_batch = divmod(in_step, self.micro_batches)
+        if in_step == 0:
             self.study.policy.model = self.accelerator.unwrap_model(self.model)
             self.study.begin()
             self._started = time.perf_counter()
@@ -94,21 +173,16 @@ class StudyTrainer(GRPOTrainer):
         """The objective on a micro-batch, normalised by the whole optimizer step. Scalar with gradient."""
         batch, rows = self._minibatch, inputs.get("rows")
         if batch is None or rows is None or not len(rows):
-            return self._nothing(model)
+            # A process without responses takes part in the forward passes of sharded models, with a loss of 0.
+            tokenizer = self.study.policy.tokenizer
+            nothing = pack([[tokenizer.eos_token_id]], [[tokenizer.eos_token_id]], tokenizer.pad_token_id)
+            return self._scores(model, nothing).log_probs.sum() * 0.0
         part, method = batch.rows(rows), self.study.method
         scores = self._scores(model, part.sequences, "entropy_gradient" in method.needs)
         now = {"log_probs": scores.log_probs, "entropy": scores.entropy}
         out = method.loss(part.tokens.replace(**now, step=self._step_context))
         self._parts.append(out.metrics)
         return out.loss * ranks()[1]  # gradients are averaged over processes and must be summed
-
-    def _nothing(self, model: Any) -> Tensor:
-        """A loss of 0 for a process without responses, which must take part in the forward passes of sharded models."""
-        tokenizer = self.study.policy.tokenizer
-        sequences = pack([[tokenizer.eos_token_id]], [[tokenizer.eos_token_id]], tokenizer.pad_token_id)
-        return self._scores(model, sequences).log_probs.sum() * 0.0
-
-    # ---- scores ----
 
     def _scores(self, model: Any, sequences: Sequences, entropy_gradient: bool = False) -> TokenScores:
         sequences = Sequences(*to_device(sequences, device()))
@@ -143,8 +217,6 @@ class StudyTrainer(GRPOTrainer):
         sum_over_ranks(whole)
         return TokenScores(whole[0], whole[1], None, None)
 
-    # ---- optimizer ----
-
     def create_optimizer(self, model: Any = None) -> Any:
         """The optimizer of the study."""
         if self.optimizer is None:
@@ -175,8 +247,7 @@ class StudyTrainer(GRPOTrainer):
         rate = self.optimizer.param_groups[0]["lr"]
         metrics = merge_metrics(gather(self._parts)) | {"gradient_norm": self._norm, "learning_rate": rate}
         scaler = self.accelerator.scaler
-        saved = failed_batch_saved(batch, self.study.run) if is_rank_0() else contextlib.nullcontext()
-        with saved:
+        with failed_batch_saved(batch, self.study.run) if is_rank_0() else contextlib.nullcontext():
             check_step(metrics, may_overflow=scaler is not None and scaler.get_scale() > 1)
         self._updates.append(metrics)
         self.study.state.totals["updates"] += 1
@@ -194,8 +265,6 @@ class StudyTrainer(GRPOTrainer):
         due = step % settings.checkpoint_every == 0 and step < settings.steps
         control.should_save = due or self.stopped_by is not None
         control.should_training_stop = control.should_training_stop or self.stopped_by is not None
-
-    # ---- checkpoints ----
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Write TRL's checkpoint with the run's state and checksums, named as the checkpoints of all trainers."""

@@ -1,0 +1,308 @@
+"""verl as the trainer of a run: the run is written for verl 0.9, trained in verl's own environment, and read back.
+
+On one GPU and without dynamic sampling verl samples and updates as the loop does (`integrations.verl_paired`). verl
+saves periodically; a resumed run repeats the steps after the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import shutil
+import statistics
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import torch
+import yaml
+
+from ..data.problem import Problem, read_problems
+from ..data.prompts import PromptRenderer
+from ..errors import UserError
+from ..files import atomic_text, json_lines, model_folder
+from ..integrations.options import EXPORTED, METHODS_FILE, VERL_PAIRED
+from ..model.loading import load_tokenizer
+from ..records import FinalMetrics
+from ..train.records import line
+from ..train.rollouts import prompt_stream, response_seeds
+from ..train.update import minibatches_of_step
+from .launch import RAY_ADDRESS
+from .program import run_program
+from .verl_settings import VERL, nested, of_study, registered_name, verl_python, with_changes
+
+if TYPE_CHECKING:
+    from ..paths import DataFolder, RunFolder
+    from ..study import Study
+    from ..study.runs import Arm
+    from ..study.schema import Training
+    from ..train.stopping import Stop
+
+# verl's reward: PolicyGrain's grader, with the study's grader and extraction.
+REWARD_SOURCE = '''"""verl's reward: 1 if PolicyGrain's grader finds the answer correct, else 0."""
+
+from policygrain.grading import open_grader
+
+_grader = open_grader({grader!r}, {extraction!r}).__enter__()
+
+
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    """Called by verl for each response."""
+    return float(_grader.grade([ground_truth], [solution_str])[0] == "correct")
+'''
+PLUGIN = ("policygrain/", "actor/policygrain/")
+ByStep = Mapping[int, Mapping[str, Any]]  # verl's step → its numbers
+
+
+def train(
+    study: Study, arm: Arm, seed: int, *, start: str, data: DataFolder, run: RunFolder, stop: Stop | None = None
+) -> FinalMetrics:
+    """As `train.loop.train`, from verl's newest checkpoint in ``run`` if there is one."""
+    folder, settings = run.verl.resolve(), arm.training(study)
+    if not final_model(folder, settings.steps).exists():
+        if not (torch.cuda.is_available() or "device" in settings.verl.get("trainer", {})):
+            raise UserError(
+                "training.trainer: verl trains on GPUs, and none is visible here. Request GPUs, or name another device "
+                "of verl in training.verl.trainer.device."
+            )
+        export(study, arm, seed, start, data, folder, max(1, torch.cuda.device_count()))
+        # A log for each attempt, because verl's logger overwrites its file.
+        log = folder / f"metrics{len(_logs(folder)) + 1:04d}.jsonl"
+        variables = {EXPORTED: str(folder), "VERL_FILE_LOGGER_PATH": str(log)}
+        command = [str(verl_python()), "-m", "verl.trainer.main_ppo", "--config-path", str(folder)]
+        command += ["--config-name", "verl", *on_several_nodes(variables)]
+        run_program("verl", command, folder, folder / "verl.log", variables, stop, lambda: _resumes(folder))
+    return read_back(folder, settings, arm.method(study).sampler.dynamic, run)
+
+
+def on_several_nodes(variables: dict[str, str]) -> list[str]:
+    """Changes to verl's configuration if `launch` has started Ray on the nodes of a job; none otherwise.
+
+    Ray was started before the environment ``variables`` of this run were known, so the configuration passes them on.
+    """
+    if RAY_ADDRESS not in os.environ:
+        return []
+    ray = "++ray_kwargs.ray_init"
+    return [
+        f"++trainer.nnodes={os.environ.get('SLURM_STEP_NUM_NODES', '1')}",
+        f"{ray}.address=auto",  # Ray reads RAY_ADDRESS
+        f"{ray}.num_cpus=null",
+        f"{ray}.num_gpus=null",
+        *(f"{ray}.runtime_env.env_vars.{name}='{value}'" for name, value in variables.items()),
+    ]
+
+
+def final_model(folder: Path, steps: int) -> Path:
+    """The model of the last checkpoint."""
+    return folder / "checkpoints" / f"global_step_{steps}" / "actor" / "huggingface"
+
+
+def _logs(folder: Path) -> list[Path]:
+    """The logs of all attempts, in their order."""
+    return sorted(folder.glob("metrics*.jsonl"))
+
+
+def _resumes(folder: Path) -> str:
+    """The step from which the same command resumes, for messages."""
+    newest = folder / "checkpoints" / "latest_checkpointed_iteration.txt"
+    if newest.exists():
+        return f"the same command resumes from verl's checkpoint of step {newest.read_text().strip()}."
+    return "verl had saved no checkpoint, so the same command starts from the beginning (training.checkpoint_every)."
+
+
+# ---- written for verl ------------------------------------------------------------------------------------------------
+
+
+def export(study: Study, arm: Arm, seed: int, start: str, data: DataFolder, out: Path, gpus: int) -> None:
+    """Write configuration, method, problems and reward into ``out``, the same content in every attempt of a run.
+
+    UserError if verl's reward function cannot grade the problems.
+    """
+    settings, method = arm.training(study), arm.method(study)
+    problems, validation = read_problems(data.train), read_problems(data.validation)
+    if any(problem.options.tests for problem in problems):
+        raise UserError(
+            "data.train: problems with tests cannot be trained by verl: its reward function runs no programs."
+        )
+    renderer = PromptRenderer(load_tokenizer(start, study.model.revision), study.prompt)
+    longest = max(len(renderer.ids(problem.problem)) for problem in [*problems, *validation])
+    keys = with_changes(of_study(study, arm, seed, start, longest, gpus), settings.verl)
+    batches = settings.steps * (method.sampler.max_batches if method.sampler.dynamic else 1)
+    train = itertools.islice(training_rows(problems, settings, seed), batches * settings.prompts_per_step)
+    agent = {"name": "seeded", "_target_": f"{VERL_PAIRED}.SeededAgentLoop"}
+    for name, content in {
+        "verl.yaml": nested(keys),
+        METHODS_FILE: {registered_name(method): method.data()},
+        "agent.yaml": [agent],
+    }.items():
+        atomic_text(out / name, yaml.safe_dump(content, sort_keys=False))
+    atomic_text(out / "reward.py", REWARD_SOURCE.format(grader=study.grader, extraction=study.extraction))
+    _dataset(study, train, renderer).to_parquet(out / "train.parquet")
+    # One response per problem, with the loop's seeds.
+    of_validation = ((problem, [number]) for number, problem in enumerate(validation))
+    _dataset(study, of_validation, renderer).to_parquet(out / "validation.parquet")
+
+
+def training_rows(problems: list[Problem], settings: Training, seed: int) -> Iterator[tuple[Problem, list[int]]]:
+    """An endless sequence of problems in the order in which the loop trains on them, minibatch by minibatch.
+
+    Each comes with the seeds by which the loop samples its responses (`Collector`).
+    """
+    count = settings.prompts_per_step
+    stream, one_pass = prompt_stream(problems, seed), settings.model_copy(update={"epochs": 1})
+    for step in itertools.count():
+        for rows in minibatches_of_step(one_pass, count, 1, seed, step):
+            for position in (step * count + rows).tolist():
+                [problem] = stream.at(range(position, position + 1))
+                yield problem, response_seeds(seed, position, settings.group)
+
+
+def _dataset(study: Study, rows: Iterable[tuple[Problem, list[int]]], renderer: PromptRenderer) -> pd.DataFrame:
+    """Problems, with the seeds of their responses, in the format of verl's datasets."""
+    system = [{"role": "system", "content": study.prompt.system}] if study.prompt.chat else []
+    return pd.DataFrame(
+        {
+            "data_source": study.name,
+            "prompt": [
+                *system,
+                {"role": "user", "content": study.prompt.template.replace("{problem}", problem.problem)},
+            ],
+            "ability": "math",
+            "reward_model": {"style": "rule", "ground_truth": problem.answer},
+            "extra_info": {
+                "index": number,
+                "id": problem.id,
+                "prompt_ids": renderer.ids(problem.problem),
+                "seeds": seeds,
+            },
+        }
+        for number, (problem, seeds) in enumerate(rows)
+    )
+
+
+# ---- read back -------------------------------------------------------------------------------------------------------
+
+
+def read_back(folder: Path, settings: Training, dynamic: bool, run: RunFolder) -> FinalMetrics:
+    """Convert the run that verl trained in ``folder`` to records in ``run``.
+
+    ``dynamic``: whether verl used dynamic sampling. UserError if steps or the final model are missing.
+    """
+    log = read_log(_logs(folder), settings.steps, folder)
+    model = final_model(folder, settings.steps)
+    if not any(model.glob("*.safetensors")) or not (model / "config.json").exists():
+        raise UserError(
+            f"{model}: no model in Hugging Face's format. If verl saved only its shards, merge them: python -m "
+            "verl.model_merger merge --backend fsdp --local_dir …/global_step_N/actor --target_dir this folder."
+        )
+    rollouts, validations = (samples(folder / x, model, settings.max_tokens) for x in ("rollouts", "validations"))
+    rows, timings = metric_rows(log, settings, dynamic, rollouts, validations), timing_rows(log)
+    last = rows[-1]
+    if math.isnan(last.get("validation_accuracy", math.nan)):
+        raise UserError(f"{folder}: verl's log has no validation after the last step (trainer.test_freq).")
+    with model_folder(run.model, again="it reads verl's run again") as into:
+        shutil.copytree(model, into)
+    atomic_text(run.metrics, "".join(map(line, rows)))
+    atomic_text(run.timings, "".join(map(line, timings)))
+    return FinalMetrics(
+        validation_accuracy=last["validation_accuracy"],
+        validation_length=last["validation_length"],
+        steps=len(rows) - 1,
+        updates=last["total_updates"],
+        tokens=last["total_tokens"],
+        samples=last["total_samples"],
+        seconds=timings[-1]["total_seconds"],
+    )
+
+
+def samples(folder: Path, model: Path, most: int) -> dict[int, dict[str, float]]:
+    """Numbers of the responses in each file of `trainer.rollout_data_dir` or `trainer.validation_data_dir`."""
+    files = {int(path.stem): path for path in folder.glob("*.jsonl") if path.stem.isdigit()}
+    tokenizer: Any = load_tokenizer(str(model)) if files else None
+    steps = {}
+    for step, path in files.items():
+        rows = [row for _, row in json_lines(path, "It was written by verl.")]
+        if not rows or any({"output", "score"} - row.keys() for row in rows):
+            raise UserError(f"{path}: expected lines with output and score, as verl 0.9 writes them.")
+        ids = tokenizer([str(row["output"]) for row in rows], add_special_tokens=False).input_ids
+        # The text lacks the token that ends a response.
+        steps[step] = {
+            "length": statistics.fmean(min(len(tokens) + 1, most) for tokens in ids),
+            # verl's own share counts the responses that are as long as the longest of their batch.
+            "truncated_share": statistics.fmean(len(tokens) >= most for tokens in ids),
+            "reward_std": statistics.stdev(float(row["score"]) for row in rows) if len(rows) > 1 else math.nan,
+        }
+    return steps
+
+
+def read_log(paths: Iterable[Path], steps: int, folder: Path) -> ByStep:
+    """verl's metrics by its step, from 0 (validation of the initial model, if there was one) to ``steps``.
+
+    ``paths``: the log of each attempt, in order. If several logs have a step, later values replace earlier ones: a
+    resumed run repeats the steps since its checkpoint, and validates at its beginning. UserError if a step is missing.
+    """
+    log: dict[int, dict[str, Any]] = {}
+    written = "It is the log of verl's file logger (VERL_FILE_LOGGER_PATH)."
+    for path in paths:
+        for number, row in json_lines(path, written, cut_off=[]):  # of an attempt that was killed
+            step, data = row.get("step"), row.get("data")
+            if not isinstance(step, int) or not isinstance(data, dict):
+                raise UserError(f"{path}, line {number}: expected `step` and `data`. {written}")
+            # verl writes NaN as null.
+            log[step] = log.get(step, {}) | {name: math.nan if v is None else v for name, v in data.items()}
+    if missing := [step for step in range(1, steps + 1) if step not in log]:
+        shown = ", ".join(map(str, missing[:5])) + (", …" if len(missing) > 5 else "")
+        raise UserError(
+            f"{folder}: the logs metrics*.jsonl lack {len(missing)} of {steps} steps ({shown}). Remove the folder to "
+            "train the run from its beginning."
+        )
+    if max(log) > steps:
+        raise UserError(f"{folder}: verl's log has {max(log)} steps, and the run {steps}.")
+    return log
+
+
+def metric_rows(
+    log: ByStep, settings: Training, dynamic: bool, rollouts: ByStep, validations: ByStep
+) -> list[dict[str, Any]]:
+    """The rows of `metrics.jsonl`: one per step, and the final validation.
+
+    With ``dynamic`` sampling, verl logs only the number of dropped groups: their responses are assumed to be as long as
+    the others.
+    """
+    rows: list[dict[str, Any]] = []
+    totals = {"total_updates": 0, "total_tokens": 0, "total_samples": 0}
+    for step in range(max(log) + 1):
+        row: dict[str, Any] = {"step": step}
+        means = [v for name, v in log.get(step, {}).items() if name.startswith("val-core/") and "/mean@" in name]
+        if means:
+            length = validations.get(step, {}).get("length", math.nan)
+            row |= {"validation_accuracy": float(means[0]), "validation_length": length}
+        if step < max(log):
+            data = log[step + 1]
+            row |= {ours: float(data[theirs]) for ours, theirs in VERL["metrics"].items() if theirs in data}
+            row |= {n.rpartition("/")[2]: float(v) for n, v in data.items() if n.startswith(PLUGIN)}
+            row["accuracy"] = row.get("reward_mean")
+            row["sampled_accuracy"] = None if dynamic else row["accuracy"]
+            row |= {name: v for name, v in rollouts.get(step + 1, {}).items() if name != "length" and not math.isnan(v)}
+            for name in ("response_length_mean", "groups_dropped"):
+                if math.isnan(row.get(name, 0)):
+                    raise UserError(f"verl's log has no number for {name} at step {step + 1} (null), which is counted.")
+            sampled = (settings.prompts_per_step + int(row.get("groups_dropped", 0))) * settings.group
+            totals["total_updates"] += settings.updates_of_batch
+            totals["total_tokens"] += round(row.get("response_length_mean", 0) * sampled)
+            totals["total_samples"] += sampled
+        rows.append(row | totals)
+    return rows
+
+
+def timing_rows(log: ByStep) -> list[dict[str, Any]]:
+    """The rows of `timings.jsonl`."""
+    rows: list[dict[str, Any]] = []
+    total = 0.0
+    for step in range(1, max(log) + 1):
+        timings = {ours: float(log[step][theirs]) for ours, theirs in VERL["timings"].items() if theirs in log[step]}
+        total += timings.get("seconds/total", 0.0)
+        rows.append({"step": step - 1, **timings, "total_seconds": total})
+    return rows

@@ -1,0 +1,468 @@
+"""`training.trainer: verl`: what is written for verl, attempts with a program in its place, and what is read back.
+
+What verl itself must say is tested by `make test-peers`, here and, with whole runs, in test_verl_run.py.
+"""
+
+import importlib
+import itertools
+import json
+import math
+import os
+import shutil
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pandas as pd
+import pytest
+import torch
+import yaml
+
+from policygrain.clock import Clock
+from policygrain.errors import Stopped, UserError
+from policygrain.integrations.options import EXPORTED
+from policygrain.job_state import run_status
+from policygrain.objective import Method
+from policygrain.paths import DataFolder, RunFolder
+from policygrain.provenance import seed_of
+from policygrain.results import run_metrics, run_summary, run_timings
+from policygrain.study import Study
+from policygrain.study.comparable import different_parts
+from policygrain.study.schema import Training
+from policygrain.text import flat
+from policygrain.train.rollouts import PromptStream
+from policygrain.train.stopping import Stop
+from policygrain.train.update import minibatches
+from policygrain.trainers.launch import launcher, processes
+from policygrain.trainers.verl import (
+    export,
+    final_model,
+    metric_rows,
+    on_several_nodes,
+    read_back,
+    read_log,
+    training_rows,
+)
+from policygrain.trainers.verl_settings import PYTHON, VERL, of_study
+
+from ..support.files import load_script, write_lines
+from ..support.scripted import Scripted
+from ..support.small import SMALL, small_study, train_small
+from .test_check import arm_of
+
+NEEDS_VERL = "verl is not installed here; `make test-peers` has an environment with it"
+PROBLEMS = [{"id": str(i), "problem": f"what is {i} + 1?", "answer": str(i + 1)} for i in range(4)]
+STEPS, RIGHT = 4, 6  # right responses of the 16 of a step
+SETTINGS, MOST = small_study().training, SMALL["training"]["max_tokens"]
+
+
+# ---- what is written for verl ----------------------------------------------------------------------------------------
+
+
+def study_of(method: str = "tepo_v1", methods: dict[str, Any] | None = None, **training: Any) -> Study:
+    settings = {"prompts_per_step": 16, "group": 8, "updates_per_batch": 4, "steps": 40, "temperature": 0.9} | training
+    prompt = {"template": "{problem} box it.", "chat": True, "system": "be brief."}
+    experiments = {"headline": {"methods": [method]}}
+    return small_study(training=settings, prompt=prompt, experiments=experiments, methods=methods or {})
+
+
+def exported(study: Study, folder: Path, start: Path) -> Path:
+    for name in ("train", "validation"):
+        write_lines(folder / "data" / f"{name}.jsonl", PROBLEMS)
+    export(study, arm_of(study), 3, str(start), DataFolder(folder / "data"), folder / "out", gpus=2)
+    return folder / "out"
+
+
+def test_settings_are_in_verl_s_terms():
+    """2 × 4 optimizer steps per batch; verl raises the learning rate once per batch, 3 times for 20 optimizer steps."""
+
+    def written(study: Study) -> dict[str, Any]:
+        return of_study(study, arm_of(study), 0, "start")
+
+    found, actor = written(study_of(epochs=2, warmup_updates=20)), "actor_rollout_ref.actor"
+    epochs, size, warmup = (
+        found[f"{actor}.{x}"] for x in ("ppo_epochs", "ppo_mini_batch_size", "optim.lr_warmup_steps")
+    )
+    assert (epochs, size, warmup) == (2, 4, 3)
+    assert found["algorithm.norm_adv_by_std_in_grpo"] and "actor_rollout_ref.model.external_lib" not in found
+    assert not written(study_of("dr_grpo"))["algorithm.norm_adv_by_std_in_grpo"]
+    by_prompt = written(study_of("gepo"))["actor_rollout_ref.model.external_lib"]
+    assert by_prompt == "policygrain.integrations.verl_groups", "of which workers know prompts"
+
+
+def test_the_folder_has_problems_with_messages_and_a_reward_that_grades(chat_start, tmp_path):
+    out = exported(study_of(), tmp_path, chat_start)
+    rows = pd.read_parquet(out / "train.parquet")
+    row = next(row for row in rows.to_dict("records") if row["extra_info"]["id"] == "1")
+    assert [dict(message) for message in row["prompt"]] == [
+        {"role": "system", "content": "be brief."},
+        {"role": "user", "content": "what is 1 + 1? box it."},
+    ]
+    assert row["reward_model"]["ground_truth"] == "2"
+    reward = load_script(out / "reward.py")
+    assert reward.compute_score("small", r"so \boxed{2}", "2") == 1.0
+    assert reward.compute_score("small", r"so \boxed{3}", "2", extra_info={}) == 0.0
+
+
+def test_without_chat_the_prompt_is_the_study_s(made, tmp_path):
+    """By a template that joins the texts, which are the whole prompt; and verl's own keys are passed on."""
+    from jinja2 import Template
+
+    own_keys = {"trainer": {"n_gpus_per_node": 4, "nnodes": 2}, "actor_rollout_ref": {"rollout": {"name": "sglang"}}}
+    study = study_of(trainer="verl", verl=own_keys)
+    out = exported(study.model_copy(update={"prompt": small_study().prompt}), tmp_path, made[1])
+    written = yaml.safe_load((out / "verl.yaml").read_text())
+    template = Template(written["actor_rollout_ref"]["model"]["custom_chat_template"])
+    rows = pd.read_parquet(out / "validation.parquet")
+    messages = [dict(message) for message in rows["prompt"][1]]
+    assert template.render(messages=messages, add_generation_prompt=True) == "what is 1 + 1?\n"
+    assert len(rows["extra_info"][1]["prompt_ids"]) == len("what is 1 + 1?\n"), "a tokenizer of characters"
+    rollout, trainer = written["actor_rollout_ref"]["rollout"], written["trainer"]
+    assert (trainer["n_gpus_per_node"], trainer["nnodes"], rollout["name"], rollout["n"]) == (4, 2, "sglang", 8)
+
+
+def test_verl_reads_the_configuration_by_its_own_classes(chat_start, tmp_path, monkeypatch):
+    pytest.importorskip("verl", reason=NEEDS_VERL)
+    from hydra import compose, initialize_config_dir
+    from verl.utils.config import omega_conf_to_dataclass
+
+    out = exported(study_of(learning_rate=3e-6, epochs=2, max_grad_norm=0.3), tmp_path, chat_start)
+    monkeypatch.setenv(EXPORTED, "/moved")
+    with initialize_config_dir(str(out), version_base=None):
+        found = compose("verl")
+    # "what is 0 + 1? box it." after "be brief.", by a tokenizer of characters; a folder that was moved.
+    assert found.data.max_prompt_length == len("be brief.what is 0 + 1? box it.")
+    assert found.data.train_files == "/moved/train.parquet"
+    actor: Any = omega_conf_to_dataclass(found.actor_rollout_ref.actor)
+    # 16 prompts in 4 updates: 4 prompts each, of 8 responses.
+    assert (actor.ppo_mini_batch_size, actor.ppo_epochs, actor.optim.lr) == (4, 2, 3e-6)
+    assert actor.optim.clip_grad == 0.3, "what verl's engine reads"
+    assert actor.policy_loss.loss_mode.startswith("policygrain.tepo_v1-") and not actor.use_kl_loss
+    rollout = found.actor_rollout_ref.rollout
+    assert (rollout.n, rollout.temperature, rollout.response_length) == (8, 0.9, study_of().training.max_tokens)
+    algorithm: Any = omega_conf_to_dataclass(found.algorithm)
+    assert algorithm.adv_estimator == "grpo" and algorithm.filter_groups.enable
+    assert found.trainer.total_training_steps == 40 and found.data.train_batch_size == 16
+    # Nothing that verl does not know: every key is one of its own, or below one without keys of its own.
+    of_verl = Path(sys.modules["verl"].__path__[0]) / "trainer/config/_generated_ppo_trainer.yaml"
+    own, written = (flat(yaml.safe_load(path.read_text())) for path in (of_verl, out / "verl.yaml"))
+    known = (*own, "hydra", "defaults", "actor_rollout_ref.actor.fsdp_config.mixed_precision", "trainer.v1.sampler")
+    assert not [key for key in written if not any(key == k or key.startswith(f"{k}.") for k in known)]
+
+
+def test_training_rows_are_what_the_loop_samples_in_the_order_of_its_minibatches():
+    recorder = Scripted([(False, False)] * 5)
+    settings = Training(prompts_per_step=4, group=2, updates_per_batch=2)
+    stream = PromptStream(recorder.problems, seed_of("prompts", 3))
+    collector = recorder.collector(settings, seed=3, stream=stream)
+    rows = training_rows(recorder.problems, settings, 3)
+    for step in range(3):
+        collector.collect(Clock(), 4 * step)
+        order = torch.cat(minibatches(4, 2, 2, seed_of("minibatches", 3, step)))
+        sampled = [(int(p.problem), s) for p, seeds in itertools.islice(rows, 4) for s in seeds]
+        assert sampled == [recorder.asked[step][place] for place in order]
+
+
+# A preset that the study changes, a method that only the study has, and a preset.
+OF_STUDIES: dict[str, dict[str, Any]] = {
+    "dapo": {"clip": {"low": 0.1, "high": 0.14}, "sampler": {"overlong_buffer": 0.0}},
+    "narrow": {"base": "gspo", "clip": {"low": 0.003, "high": 0.004}, "aggregation": "token_mean"},
+    "tepo_v1": {},
+}
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    """What a worker of verl registers: name of a loss → its method. verl itself need not be installed."""
+    registry: dict[str, Method] = {}
+    verl: Any = types.ModuleType("verl")
+    verl.register_policy_loss = lambda name: lambda loss: registry.__setitem__(name, loss.args[0])
+    for name in ("verl", "verl.trainer", "verl.trainer.ppo", "verl.trainer.ppo.core_algos"):
+        monkeypatch.setitem(sys.modules, name, verl)
+    monkeypatch.delitem(sys.modules, "policygrain.integrations.verl", raising=False)
+    integration = importlib.import_module("policygrain.integrations.verl")
+    monkeypatch.delitem(sys.modules, "policygrain.integrations.verl")
+    return lambda: integration.register() and registry
+
+
+@pytest.mark.parametrize("name", OF_STUDIES)
+def test_a_worker_of_verl_trains_with_the_method_of_the_study(name, chat_start, tmp_path, monkeypatch, registered):
+    study = study_of(name, OF_STUDIES)
+    out = exported(study, tmp_path, chat_start)
+    mode = yaml.safe_load((out / "verl.yaml").read_text())["actor_rollout_ref"]["actor"]["policy_loss"]["loss_mode"]
+    assert mode not in registered(), "a worker without the folder must not train with a preset of the same name"
+    monkeypatch.setenv(EXPORTED, str(out.rename(tmp_path / "moved")))
+    assert different_parts(registered()[mode], arm_of(study).method(study)) == []
+
+
+# ---- attempts, with a program in place of verl -----------------------------------------------------------------------
+
+# What `python -m verl.trainer.main_ppo` leaves in the folder of a run, of 4 steps in all.
+PROGRAM = """#!{python}
+import json, os, shutil, sys, time
+from pathlib import Path
+import yaml
+
+if sys.argv[1] == "-c":
+    print("0.9.1")
+    sys.exit()
+folder, what = Path(os.environ["POLICYGRAIN_EXPORTED"]), os.environ["WHAT"]
+Path(os.environ["PID_FILE"]).write_text(str(os.getpid()))
+if what == "no checkpoint":
+    sys.exit("the GPU is lost")
+checkpoints = folder / "checkpoints"
+newest = checkpoints / "latest_checkpointed_iteration.txt"
+first = int(newest.read_text()) if newest.exists() else 0
+last = {{"killed after 3": 3, "waits after 2": 2, "ends": 4}}[what]
+checkpoints.mkdir(exist_ok=True)
+with open(os.environ["VERL_FILE_LOGGER_PATH"], "w") as log:
+    for step in range(first, last + 1):
+        data = {{"val-core/small/reward/mean@1": step / 10}}
+        if step > first:
+            data |= {{"response_length/mean": 3.0, "critic/score/mean": 0.5, "actor/lr": len(what)}}
+        log.write(json.dumps({{"step": step, "data": data}}) + "\\n")
+    newest.write_text("2")
+    if what == "killed after 3":
+        log.write('{{"step": 4, "da')
+        log.flush()
+        os.kill(os.getpid(), 9)
+if what == "waits after 2":
+    time.sleep(600)
+start = yaml.safe_load((folder / "verl.yaml").read_text())["actor_rollout_ref"]["model"]["path"]
+shutil.copytree(start, checkpoints / "global_step_4" / "actor" / "huggingface")
+newest.write_text("4")
+"""
+
+
+@pytest.fixture
+def attempt(tmp_path, made, monkeypatch):
+    """A function that trains the run in `tmp_path / "run"` with the program, which writes its process id to `pid`."""
+    program = tmp_path / "python"
+    program.write_text(PROGRAM.format(python=sys.executable))
+    program.chmod(0o755)
+    monkeypatch.setenv(PYTHON, str(program))
+    monkeypatch.setenv("PID_FILE", str(tmp_path / "pid"))
+    monkeypatch.setattr("policygrain.trainers.program.POLL_SECONDS", 0.05)
+
+    def train(what: str, stop: Stop | None = None, **training: object) -> RunFolder:
+        monkeypatch.setenv("WHAT", what)
+        return RunFolder(train_small(by_verl(**training), tmp_path / "run", *made, stop=stop))
+
+    return train
+
+
+def by_verl(**training: object) -> Study:
+    return small_study(training={"trainer": "verl", "verl": {"trainer": {"device": "cpu"}}, **training})
+
+
+def test_a_killed_attempt_is_resumed_and_its_log_is_continued(attempt, tmp_path):
+    with pytest.raises(UserError, match=r"exit code -9; the same command resumes from verl's checkpoint of step 2"):
+        attempt("killed after 3")
+    assert run_status(RunFolder(tmp_path / "run")).status == "FAILED"
+    config = tmp_path / "run" / "verl" / "verl.yaml"
+    written = config.read_text()
+    config.write_text(written.replace("lr: ", "lr: 1"))
+    run = attempt("ends")
+    assert config.read_text() == written, "an attempt has the settings of the study"
+    rows = run_metrics(run)
+    assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
+    # Steps 1 and 2 are of the first attempt; the second one validated at step 2, and made step 3 again.
+    assert [row["learning_rate"] for row in rows[:-1]] == [len("killed after 3")] * 2 + [len("ends")] * 2
+    assert [row["validation_accuracy"] for row in rows] == [0.0, 0.1, 0.2, 0.3, 0.4]
+    summary, record = run_summary(run), run.summary.read_bytes()
+    assert (summary.environment.engine, summary.final.steps, summary.final.validation_accuracy) == ("verl", 4, 0.4)
+    attempt("no checkpoint")  # it has ended: verl is not started
+    assert run.summary.read_bytes() == record
+
+
+def test_a_run_that_died_without_a_checkpoint_says_so(attempt):
+    with pytest.raises(UserError, match="no checkpoint, so the same command starts from the beginning") as raised:
+        attempt("no checkpoint")
+    assert str(raised.value).endswith("the GPU is lost")
+
+
+def test_verl_is_ended_at_the_time_limit(attempt, tmp_path):
+    newest = tmp_path / "run" / "verl" / "checkpoints" / "latest_checkpointed_iteration.txt"
+
+    class WhenSaved(Stop):
+        def after_step(self, seconds: float) -> str | None:
+            return "SIGTERM" if newest.exists() else None
+
+    with pytest.raises(Stopped, match="stopped by SIGTERM; the same command resumes from verl's checkpoint of step 2"):
+        attempt("waits after 2", stop=WhenSaved())
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_without_a_gpu_or_a_device_nothing_is_started(attempt, tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(UserError, match=r"verl trains on GPUs, and none is visible.*training\.verl\.trainer\.device"):
+        attempt("ends", verl={})
+    assert not (tmp_path / "run" / "verl").exists() and not (tmp_path / "pid").exists()
+
+
+STEP = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_STEP_ID": "0",
+    "SLURM_PROCID": "0",
+    "SLURM_STEP_NODELIST": "n[1-2]",
+    "SLURM_STEP_NUM_NODES": "2",
+    "MASTER_ADDR": "10.0.0.1",
+}
+
+
+@pytest.mark.usefixtures("attempt")
+def test_on_several_nodes_ray_is_started_and_calls_the_same_command(tmp_path, monkeypatch):
+    home = {"HOME": str(tmp_path), "TMPDIR": "/a/long/folder", "SLURM_STEP_NUM_TASKS": "8"}
+    for name, value in (STEP | home).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(os, "execve", execve := Mock(side_effect=SystemExit))
+    monkeypatch.setattr(sys, "orig_argv", ["python3", "-m", "policygrain.cli", "train"])
+    settings = by_verl(verl={"trainer": {"n_gpus_per_node": 8}}).training
+    with pytest.raises(UserError, match="one of 8 tasks on 2 nodes"):
+        processes(settings).__enter__()
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
+    with pytest.raises(SystemExit):
+        processes(settings).__enter__()
+    ray, command, variables = execve.call_args.args
+    assert " ".join(command) == (
+        f"{tmp_path / 'ray'} symmetric-run --address 10.0.0.1:20217 --min-nodes 2 --num-gpus=8 -- "
+        f"{sys.executable} -m policygrain.cli train"
+    )
+    assert ray == tmp_path / "ray" and variables["PATH"].startswith(f"{tmp_path}:")
+    assert (variables["RAY_ADDRESS"], variables["RAY_TMPDIR"]) == ("10.0.0.1:20217", "/tmp")
+    assert variables["RAY_AUTH_MODE"] == "token" and len((tmp_path / ".ray" / "auth_token").read_text()) == 64
+    # Within Ray the command trains, on the nodes of the step.
+    assert on_several_nodes({}) == []
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:20217")
+    with processes(settings):
+        assert "RANK" not in os.environ
+    changes = on_several_nodes({"EXPORTED": "/a/arm+x=1"})
+    assert {"++trainer.nnodes=2", "++ray_kwargs.ray_init.address=auto"} <= set(changes)
+    assert changes[-1] == "++ray_kwargs.ray_init.runtime_env.env_vars.EXPORTED='/a/arm+x=1'"
+
+
+def test_processes_of_an_mpi_job_are_started_by_its_launcher():
+    assert launcher({"nodes": 2}) == ""
+    assert "--nodes=2 --ntasks=2 " in launcher({"mpi": "srun", "nodes": 2}), "without a number one per node"
+    assert "--nodes=2 --ntasks=8 " in launcher({"mpi": "srun", "nodes": 2, "tasks_per_node": 4})
+
+
+# ---- what is read back -----------------------------------------------------------------------------------------------
+
+
+def metrics_of_verl(step: int) -> dict[str, float]:
+    """What verl's `fit` logs at a step, by its own names (checked against verl below)."""
+    names = [*VERL["metrics"].values(), *VERL["timings"].values()]
+    found = {theirs: 0.5 for theirs in names if "filter_groups" not in theirs}
+    found |= {"actor/entropy": 1.0 - 0.1 * step, "response_length/mean": 10.0, "critic/score/mean": RIGHT / 16}
+    found |= {"actor/policygrain/clip_fraction_low": 0.01, "training/global_step": step}
+    return found | ({"val-core/small/reward/mean@1": 0.4} if step % 2 == 0 else {})
+
+
+@pytest.fixture
+def trained(made, tmp_path):
+    """A folder in which verl has trained: texts of four lengths, by a tokenizer of characters."""
+    folder, lengths = tmp_path / "verl", (MOST + 3, MOST, MOST - 1, 1)
+    lines = [{"step": 0, "data": {"val-core/small/reward/mean@1": 0.2}}]
+    write_lines(folder / "metrics.jsonl", [*lines, *({"step": s, "data": metrics_of_verl(s)} for s in (1, 2, 3, 4))])
+    for name in ("rollouts/1", "rollouts/2", "rollouts/3", "rollouts/4", "validations/4"):
+        rows = [{"output": "7" * lengths[i % 4], "score": float(i < RIGHT)} for i in range(16)]
+        write_lines(folder / f"{name}.jsonl", rows)
+    shutil.copytree(made[1], final_model(folder, STEPS))
+    return folder
+
+
+def test_a_run_of_verl_has_the_records_of_a_run(trained, tmp_path):
+    run = RunFolder(tmp_path / "run")
+    final = read_back(trained, SETTINGS, False, run)
+    rows = run_metrics(run)
+    # verl's step 1 is our step 0; its validation at step 2 is of the policy before our step 2.
+    assert [row.get("validation_accuracy") for row in rows] == [0.2, None, 0.4, None, 0.4]
+    assert [row.get("entropy_old") for row in rows[:-1]] == pytest.approx([0.9, 0.8, 0.7, 0.6])
+    assert rows[0]["accuracy"] == rows[0]["sampled_accuracy"] == RIGHT / 16 and rows[0]["clip_fraction_low"] == 0.01
+    assert [row["total_samples"] for row in rows] == [16, 32, 48, 64, 64] and rows[-1]["total_tokens"] == 640
+    assert run_timings(run)[-1]["total_seconds"] == 4 * 0.5
+    assert (final.updates, final.steps, final.validation_accuracy) == (8, 4, 0.4)
+    assert (run.model / "model.safetensors").exists()
+    # verl's texts lack the end of a response; its share of truncated ones is of those as long as the longest.
+    assert rows[1]["truncated_share"] == 0.5 and final.validation_length == (3 * MOST + 2) / 4
+
+
+def test_with_dynamic_sampling_the_accuracy_before_it_is_unknown():
+    data: dict[str, Any] = metrics_of_verl(1) | {"training/filter_groups/evicted_samples": 3}
+    row = metric_rows({1: data}, SETTINGS, True, {}, {})[0]
+    passes = SETTINGS.model_copy(update={"epochs": 3})
+    assert row["total_updates"] == 2 and metric_rows({1: data}, passes, True, {}, {})[0] == row | {"total_updates": 6}
+    assert (row["sampled_accuracy"], row["accuracy"], row["groups_dropped"]) == (None, RIGHT / 16, 3)
+    assert (row["total_samples"], row["total_tokens"]) == (16 + 3 * 4, 280), "those of dropped groups included"
+
+
+def edited(change: Callable[[str], str]) -> Callable[[Path], object]:
+    """A function that changes the log."""
+    return lambda folder: (folder / "metrics.jsonl").write_text(change((folder / "metrics.jsonl").read_text()))
+
+
+SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
+    "not ended": (edited(lambda t: t[: t[:-1].rindex("\n") + 1]), r"lack 1 of 4 steps \(4\)"),
+    "cut off": (edited(lambda text: text[:-20]), r"lack 1 of 4 steps \(4\)"),
+    "overwritten": (edited(lambda text: "".join(text.splitlines(keepends=True)[3:])), r"lack 2 of 4 steps \(1, 2\)"),
+    "no log": (lambda folder: (folder / "metrics.jsonl").unlink(), r"the logs metrics\*\.jsonl lack 4 of 4 steps"),
+    "shards": (
+        lambda folder: (final_model(folder, 4) / "model.safetensors").unlink(),
+        r"no model .*verl\.model_merger",
+    ),
+    "no validation": (edited(lambda text: text.replace("val-core", "val-aux")), r"no validation after the last step"),
+    "no length": (edited(lambda text: text.replace('length/mean": 10.0', 'length/mean": null')), r"no number for resp"),
+    "samples": (
+        lambda folder: (folder / "rollouts" / "3.jsonl").write_text('{"prompt": 1}\n'),
+        r"3\.jsonl: expected lines with output and score",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", SPOILT)
+def test_what_is_not_a_whole_run_is_refused_and_nothing_is_written(how, trained, tmp_path):
+    spoil, message = SPOILT[how]
+    spoil(trained)
+    with pytest.raises(UserError, match=message):
+        read_back(trained, SETTINGS, False, RunFolder(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_nan_that_verl_writes_as_null_is_nan(tmp_path):
+    data = {"critic/score/mean": None, "response_length/mean": 8.0, "actor/grad_norm": None}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 1, "data": data}) + "\n")
+    row = metric_rows(read_log([tmp_path / "metrics.jsonl"], 1, tmp_path), SETTINGS, False, {}, {})[0]
+    assert math.isnan(row["reward_mean"]) and row["response_length_mean"] == 8.0
+
+
+def test_the_log_has_the_names_that_verl_gives(tmp_path, monkeypatch):
+    """Written by verl's own file logger, from its own metric functions."""
+    pytest.importorskip("verl", reason=NEEDS_VERL)
+    from verl import DataProto
+    from verl.trainer.ppo.metric_utils import compute_data_metrics, process_validation_metrics
+    from verl.utils.py_functional import rename_dict
+    from verl.utils.tracking import FileLogger
+
+    tokens = torch.ones(4, 5)
+    batch = dict.fromkeys(("token_level_rewards", "advantages", "returns", "response_mask"), tokens)
+    batch |= dict.fromkeys(("responses", "prompts"), tokens.long()) | {"attention_mask": torch.ones(4, 10).long()}
+    batch["token_level_scores"] = tokens * torch.tensor([[0.2], [0.2], [0.0], [0.0]])
+    data = compute_data_metrics(DataProto.from_dict(tensors=batch), use_critic=False)
+    data |= rename_dict({"policygrain/clip_fraction_low": 0.1, "pg_loss": 0.3, "grad_norm": 1.0, "lr": 1e-6}, "actor/")
+    ((source, variables),) = process_validation_metrics(["small"] * 2, ["a", "b"], {"reward": [1.0, 0.0]}).items()
+    ((name, value),) = variables["reward"].items()
+    monkeypatch.setenv("VERL_FILE_LOGGER_PATH", str(tmp_path / "metrics.jsonl"))
+    logger = FileLogger("small", "grpo")
+    logger.log(data | {f"val-core/{source}/reward/{name}": value}, 1)
+    logger.finish()
+    training = Training(prompts_per_step=1, group=4, updates_per_batch=1)
+    first, last = metric_rows(read_log([tmp_path / "metrics.jsonl"], 1, tmp_path), training, False, {}, {})
+    assert (first["reward_mean"], first["response_length_mean"], first["truncated_share"]) == (0.5, 5.0, 1.0)
+    assert (first["clip_fraction_low"], first["policy_loss"], first["learning_rate"]) == (0.1, 0.3, 1e-6)
+    assert last["validation_accuracy"] == 0.5 and last["total_tokens"] == 20

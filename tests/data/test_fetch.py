@@ -83,15 +83,12 @@ def test_a_wrong_file_is_not_overwritten(publish, tmp_path):
 
 
 @pytest.mark.parametrize("write", ["to_parquet", "to_json"])
-def test_files_of_a_dataset_on_the_hub_are_joined(write, tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_ENDPOINT", f"file://{tmp_path}")
-    files = {f"{i}.{write.removeprefix('to_')}": ROWS[i : i + 100] for i in (0, 100, 200)}
-    folder = tmp_path / "datasets" / "some" / "where" / "resolve" / "abc"
-    folder.mkdir(parents=True)
-    for name, rows in files.items():
-        getattr(pandas.DataFrame(rows), write)(folder / name, **({"orient": "records"} if write == "to_json" else {}))
-    fetch(made_up(github="", hub="some/where/abc", hub_files=list(files)), tmp_path)
-    assert check_file(made_up(), tmp_path) == []
+def test_rows_of_other_formats(write, tmp_path, publish):
+    frame, file = pandas.DataFrame(ROWS), tmp_path / "file"
+    getattr(frame, write)(file, **({"orient": "records"} if write == "to_json" else {}))
+    of = made_up(file.read_bytes(), github=f"some/where/abc/file.{write.removeprefix('to_')}")
+    publish(of, file.read_bytes())
+    assert fetch(of, tmp_path).endswith("300 problems")
 
 
 @pytest.mark.parametrize("name", ["gsm8k_train", "aime25"])
@@ -111,7 +108,7 @@ def test_fetching_programs(name, publish, tmp_path, benchmarks_folder):
         pytest.skip(f"{published} is not there")
     publish(SETS[name], published.read_bytes())
     fetch(SETS[name], tmp_path)
-    expected = convert(SETS[name], {published.name: published.read_bytes()})
+    expected = convert(SETS[name], published.read_bytes())
     problems = load_set(SETS[name], tmp_path, name)
     assert problems == [
         replace(p, options=replace(p.options, seconds=q.options.seconds))

@@ -21,22 +21,20 @@ from ..support.files import write_lines
 from ..support.problem_sets import CODE, RECORDED, raw
 
 TRAINING = ("gsm8k_train", "math_train", "dapo_math_17k")
-NEVER_SEEN = ("math", "omni_math")  # sets whose files nobody could read here
 
 
 @pytest.mark.parametrize("name", SETS)
 def test_each_set_is_pinned_and_sampled_as_in_the_published_studies(name):
     """2505.22617: AIME and AMC avg@32 at temperature 0.6, the others greedy."""
     of = SETS[name]
-    assert re.fullmatch(r"[\w.-]+/[\w.-]+/[0-9a-f]{40}(/.+)?", of.github or of.hub) and not (of.github and of.hub)
-    assert re.fullmatch("[0-9a-f]{40}", of.blob) if of.github else of.hub_files
-    assert of.digest is None if name in NEVER_SEEN else re.fullmatch("[0-9a-f]{64}", str(of.digest))
+    assert re.fullmatch(r"[\w.-]+/[\w.-]+/[0-9a-f]{40}/.+", of.github)
+    assert re.fullmatch("[0-9a-f]{40}", of.blob) and re.fullmatch("[0-9a-f]{64}", of.digest)
     sampling = {"n": 32, "temperature": 0.6} if name.startswith(("aime", "amc")) else {"n": 1, "temperature": 0.0}
     assert published_sampling(name) == ({} if name in TRAINING else {**sampling, "top_p": 1.0})
 
 
 def test_names_and_files_are_unique():
-    assert {*RECORDED, *CODE, *NEVER_SEEN} == set(SETS) and not set(SETS) & set(FAMILIES)
+    assert {*RECORDED, *CODE} == set(SETS) and not set(SETS) & set(FAMILIES)
     files = [file for of in SETS.values() for file in of.files]
     assert len(files) == len(set(files))
 

@@ -114,7 +114,7 @@ def test_every_solution_passes_and_a_changed_one_fails(name, benchmarks_folder, 
     file = benchmarks_folder / "code" / Path(SETS[name].github).name
     if not file.exists():
         pytest.skip(f"{file} is not there")
-    problems = convert(SETS[name], {file.name: file.read_bytes()})
+    problems = convert(SETS[name], file.read_bytes())
     ids, answers, none = [p.id for p in problems], [p.answer for p in problems], [""] * len(problems)
     options = [replace(p.options, seconds=SETS[name].compared({"id": p.id}).get("seconds")) for p in problems]
     with CodeGrader(workers=2) as patient:

@@ -21,8 +21,8 @@ def _list(arguments: Namespace) -> None:
     rows = []
     for of in (SETS[name] for name in sorted(SETS)):
         sampling = "training" if of.n is None else f"{of.n} at {of.temperature:g}" if of.temperature else "greedy"
-        owner, name, commit = (of.github or of.hub).split("/")[:3]
-        source = f"{'github.com' if of.github else 'huggingface.co/datasets'}/{owner}/{name} at {commit:.12}"
+        owner, name, commit, _ = of.github.split("/", 3)
+        source = f"github.com/{owner}/{name} at {commit:.12}"
         rows.append((of.name, str(of.count), sampling, "yes" if find_file(of, root) else "no", of.files[0], source))
     print("\n".join(columns(rows, ("set", "problems", "responses", "present", "file", "source"), "lrl")))
 

@@ -39,10 +39,10 @@ def fetch(of: ProblemSet, root: Path) -> str:
     return f"{out}: {len(problems)} problems"
 
 
-def convert(of: ProblemSet, files: dict[str, bytes]) -> list[Problem]:
-    """The problems of a set, of the content of its published ``files``. UserError where they are not as expected."""
+def convert(of: ProblemSet, content: bytes) -> list[Problem]:
+    """The problems of a set, of the content of its published file. UserError where it is not as expected."""
     try:
-        problems = list(of.problems(row for name, content in files.items() for row in rows_of(name, content)))
+        problems = list(of.problems(_rows(of.github, content)))
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{of.name}: a row of its source is not as expected: {error!r}. Please report it.") from error
     problems = [replace(p, problem=p.problem.strip(), answer=p.answer.strip(), source=of.name) for p in problems]
@@ -51,7 +51,7 @@ def convert(of: ProblemSet, files: dict[str, bytes]) -> list[Problem]:
     return problems
 
 
-def rows_of(name: str, content: bytes) -> Iterator[Any]:
+def _rows(name: str, content: bytes) -> Iterator[Any]:
     """The rows of a published file in JSON Lines (perhaps compressed), in JSON or in Parquet."""
     if name.endswith(".parquet"):
         import pandas
@@ -63,35 +63,24 @@ def rows_of(name: str, content: bytes) -> Iterator[Any]:
     return map(json.loads, text.splitlines())
 
 
-def _published(of: ProblemSet) -> dict[str, bytes]:
-    """The published files by name. UserError if they cannot be downloaded or are not the pinned ones."""
-    if of.github:
-        base = os.environ.get(MIRROR_VARIABLE, "https://raw.githubusercontent.com").rstrip("/")
-        url = f"{base}/{urllib.parse.quote(of.github)}"
-        content = download(url, of.name)
-        if (actual := blob_id(content)) != of.blob:
-            raise UserError(f"{of.name}: wrong checksum: {url} has Git blob id {actual} instead of {of.blob}.")
-        return {url: content}
-    dataset, _, commit = of.hub.rpartition("/")
-    base = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
-    urls = [f"{base}/datasets/{dataset}/resolve/{commit}/{file}" for file in of.hub_files]
-    return {url: download(url, of.name) for url in urls}
+def _published(of: ProblemSet) -> bytes:
+    """The published file. UserError if it cannot be downloaded or is not the pinned one."""
+    base = os.environ.get(MIRROR_VARIABLE, "https://raw.githubusercontent.com").rstrip("/")
+    url = f"{base}/{urllib.parse.quote(of.github)}"
+    request = urllib.request.Request(url, headers={"User-Agent": "policygrain"})
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
+            content: bytes = response.read()
+    except (OSError, http.client.HTTPException) as error:
+        raise UserError(
+            f"{of.name}: {url} cannot be fetched: {error or type(error).__name__}. Check the network, or set a proxy "
+            f"(HTTPS_PROXY) or a mirror ({MIRROR_VARIABLE})."
+        ) from error
+    if (actual := blob_id(content)) != of.blob:
+        raise UserError(f"{of.name}: wrong checksum: {url} has Git blob id {actual} instead of {of.blob}.")
+    return content
 
 
 def blob_id(content: bytes) -> str:
     """Git's blob id of a file: SHA-1 over its length and bytes."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
-
-
-def download(url: str, label: str) -> bytes:
-    """The content of ``url``, by the proxies that the environment names. UserError if it fails."""
-    request = urllib.request.Request(url, headers={"User-Agent": "policygrain"})
-    try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
-            content: bytes = response.read()
-            return content
-    except (OSError, http.client.HTTPException) as error:
-        raise UserError(
-            f"{label}: {url} cannot be fetched: {error or type(error).__name__}. Check the network, or set a proxy "
-            f"(HTTPS_PROXY) or a mirror ({MIRROR_VARIABLE})."
-        ) from error

@@ -161,20 +161,6 @@ def olympiadbench(rows: Rows) -> Iterator[Problem]:
         yield Problem(f"olympiadbench-{row['id']}", row["question"], answer, columns=columns)
 
 
-@problem_set(
-    # The revision that HELM pins. Its content has not been seen: columns and file name are as public code has them.
-    hub="KbsdJames/Omni-MATH/40ba231d8f16e29ecd40e6407e2c8640145a8f62",
-    hub_files=["test.jsonl"],
-    files=["omni_math_full.jsonl"],  # not omni_math.jsonl, which is what some folders call the subset
-    digest=None,
-    count=4428,
-)
-def omni_math(rows: Rows) -> Iterator[Problem]:
-    """Omni-MATH (arXiv 2410.07985), all of it, as published. Apache-2.0 by the dataset's card."""
-    for number, row in enumerate(rows):
-        yield Problem(f"omni-{number:04}", row["problem"], row["answer"])
-
-
 # Gold answers that cannot be read as mathematics; 0013 is a sum with dots.
 OMNI_TEXTS = [f"omni-rule-{i:04}" for i in (4, 13, 47, 70, 85, 341, 403, 849, 918, 1386, 1393)]
 
@@ -244,24 +230,6 @@ def math500(rows: Rows) -> Iterator[Problem]:
     for row in rows:
         identity = row["unique_id"].removesuffix(".json").replace("/", "-")
         yield Problem(f"math500-{identity}", row["problem"], row["answer"])
-
-
-SUBJECTS = "algebra counting_and_probability geometry intermediate_algebra number_theory prealgebra precalculus"
-
-
-@problem_set(
-    # A revision that many public evaluations pin. Its content has not been seen: columns and file names are as public
-    # code has them.
-    hub="EleutherAI/hendrycks_math/21a5633873b6a120296cce3e2df9d5550074f4a3",
-    hub_files=[f"{subject}/test-00000-of-00001.parquet" for subject in SUBJECTS.split()],
-    files=["math_test.jsonl"],
-    digest=None,
-    count=5000,
-)
-def math(rows: Rows) -> Iterator[Problem]:
-    """MATH (arXiv 2103.03874), the test split. MIT."""
-    for number, row in enumerate(rows):
-        yield Problem(f"math-test-{number:05}", row["problem"], last_boxed(row["solution"]))
 
 
 @problem_set(

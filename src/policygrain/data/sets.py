@@ -28,16 +28,12 @@ class ProblemSet:
     """A public problem set: where it is published, how responses are sampled and compared with its answers."""
 
     name: str
-    problems: Function  # from the rows of the published files, in order
+    problems: Function  # from the rows of the published file
     count: int  # of problems
-    digest: str | None  # of problems, answers and tests (`content_digest`); None: not known
-    # On GitHub: OWNER/NAME/COMMIT/PATH of a file, and Git's blob id of its content.
-    github: str = ""
-    blob: str = ""
-    # On the Hugging Face hub: OWNER/NAME/COMMIT of a dataset, and its files in the order of the rows.
-    hub: str = ""
-    hub_files: Sequence[str] = ()
-    files: Sequence[str] = ()  # its names in a folder of problem sets, of which the first is written
+    digest: str  # of problems, answers and tests (`content_digest`)
+    github: str  # OWNER/NAME/COMMIT/PATH of the published file
+    blob: str  # Git's blob id of its content
+    files: Sequence[str]  # its names in a folder of problem sets, of which the first is written
     # Sampling of a benchmark as published; None: a training set. Temperature 0 is greedy.
     n: int | None = 1
     temperature: float = 0.0
@@ -119,7 +115,7 @@ def faults_of(of: ProblemSet, rows: Sequence[Row]) -> list[str]:
         list(map(of.compared, rows))
     except (KeyError, TypeError, ValueError) as error:
         faults.append(f"a column that says how answers are compared is missing or wrong: {error}")
-    if of.digest and (digest := content_digest(rows)) != of.digest:
+    if (digest := content_digest(rows)) != of.digest:
         faults.append(
             f"wrong content: digest {digest[:12]}… instead of {of.digest[:12]}…; problems, answers or tests are "
             "changed, missing or in another order"

@@ -1,9 +1,8 @@
-# PolicyGrain: data → initial models → training → evaluation → figures and tables → MLflow.
+# PolicyGrain: problems → initial models → training → evaluation → figures and tables → report, MLflow.
 # `snakemake all` runs config.yaml; `snakemake all --configfile studies/NAME.yaml` another study.
-from snakemake.settings.enums import Quietness
 from snakemake.utils import min_version
 
-min_version("9.0")
+min_version("9.27")
 
 if not workflow.config_settings.configfiles:
 
@@ -16,21 +15,39 @@ report: "workflow/report/study.rst"
 include: "workflow/rules/common.smk"
 include: "workflow/rules/data.smk"
 include: "workflow/rules/train.smk"
+include: "workflow/rules/evaluate.smk"
+include: "workflow/rules/figures.smk"
+include: "workflow/rules/track.smk"
 
 
-# A job on a cluster reads the workflow again, for itself alone. What depends on the whole study is left out there.
-if workflow.is_main_process:
+# These take seconds, so on a cluster they run where Snakemake does.
+localrules:
+    all,
+    figures,
+    prepare,
+    benchmarks,
+    figure,
+    tables,
+    report_page,
+    track,
 
-    include: "workflow/rules/figures.smk"
-    include: "workflow/rules/track.smk"
-    include: "workflow/rules/targets.smk"
+
+rule all:
+    default_target: True
+    input:
+        RUNS,
+        EVALUATIONS,
+        FIGURES,
+        TABLES,
+        f"results/{STUDY.name}/report.html",
+        f"results/{STUDY.name}/mlflow.json",
 
 
-# A dry run ends after the number of jobs of each rule; `snakemake -n -p` lists their commands, `-n --quiet host` their
-# reasons.
-if (
-    workflow.output_settings.dryrun
-    and not workflow.output_settings.printshellcmds
-    and set(workflow.output_settings.quiet or ()) == {Quietness.HOST, Quietness.REASON}
-):
-    workflow.output_settings.quiet = {Quietness.RULES, Quietness.PROGRESS}
+rule figures:
+    input:
+        FIGURES,
+        TABLES,
+
+
+onsuccess:
+    print(f"The results are in results/{STUDY.name}.", file=sys.stderr)

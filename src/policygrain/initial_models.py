@@ -6,12 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .errors import UserError
-from .hub import identity
 from .paths import StudyFolder
-from .records import RunConfig, read_record
+from .records import RunConfig
 from .study import Study
-from .study.fingerprint import start_seed
 from .study.runs import run_matrix
+from .study.stages import start_seed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,20 +37,6 @@ def by_unit(study: Study, seeds: Iterable[Any], values: NDArray[np.float64]) -> 
         return values
     starts = np.array([start_seed(study, int(seed)) for seed in seeds])
     return np.array([values[starts == start].mean(axis=0) for start in np.unique(starts)])
-
-
-def start_identity(study: Study, folder: StudyFolder) -> str | None:
-    """The digest of the initial model's folder, or its commit on the hub; None for tiny models.
-
-    If the model is not available, the identity that runs in ``folder`` recorded; None if there are no runs.
-    """
-    if study.model.start == "tiny":
-        return None
-    try:
-        return identity(study.model.start, study.model.revision, remembered=True)
-    except UserError:
-        runs = sorted(folder.path.glob("runs/*/*/run.json"))
-        return read_record(RunConfig, runs[0], "Train the run again.").inputs.start_model if runs else None
 
 
 def check_one_start(study: Study, folder: StudyFolder, runs: Mapping[str, RunConfig]) -> None:

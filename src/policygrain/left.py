@@ -14,6 +14,7 @@ KEYS = {
     "training.sampler_bits": TAG,
     "training.sampling_seed": TAG,
     "training.shuffle_rewards": TAG,
+    "evaluation.runs_per_engine": "has left: one job evaluates the models of an arm",
     "training.ahead": "is now called 'off_policy_steps'",
 }
 FIGURES = {

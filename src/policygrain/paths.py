@@ -36,7 +36,6 @@ class DataFolder(Folder):
     train = Inside("train.jsonl", Path)
     validation = Inside("validation.jsonl", Path)
     contamination = Inside("contamination.json", Path)  # benchmark problems that are among the training prompts
-    sources = Inside("sources.json", Path)  # digests of the files that the problems were read from
 
     def benchmark(self, name: str) -> Path:
         """Problems of one benchmark."""
@@ -76,7 +75,8 @@ class RunFolder(Folder):
     """One training run, `runs/ARM/seedS/`."""
 
     config = Inside("run.json", Path)  # key and settings of the run that this folder belongs to
-    summary = Inside("summary.json", Path)  # written last, so a run with a summary has ended
+    ended = Inside("ended.json", Path)  # the summary of a run that has ended
+    summary = Inside("summary.json", Path)  # a copy of `ended`, which Snakemake removes before it starts a job again
     metrics = Inside("metrics.jsonl", Path)  # a line per step; determined by the seed
     timings = Inside("timings.jsonl", Path)  # a line per step; not reproducible
     status = Inside("status.json", Path)  # whether the run is in training, has ended, failed or was stopped; with times
@@ -99,7 +99,7 @@ class RunFolder(Folder):
     @property
     def products(self) -> tuple[Path, ...]:
         """All files and folders of a run that are moved when another run takes the folder; `config` is last."""
-        files = (self.summary, self.status, self.metrics, self.timings, self.mtp_heads, self.failed_batch)
+        files = (self.summary, self.ended, self.status, self.metrics, self.timings, self.mtp_heads, self.failed_batch)
         folders = (self.checkpoints, self.verl, self.model)
         return (*files, *folders, self.evaluation.path, self.config)
 
@@ -114,11 +114,22 @@ class StudyFolder(Folder):
     tracking_lock = Inside("mlflow.lock", Path)  # locked by the process that writes to MLflow
     tracking_log = Inside("mlflow.log", Path)  # messages of the process that follows runs in MLflow
     workflow_lock = Inside("workflow.lock", Path)  # locked by the workflow of this study; its text names the process
-    jobs_lock = Inside("jobs.lock", Path)  # locked by every running job of this study
+
+    def settings(self, name: str) -> Path:
+        """The settings of a stage, of an arm (`arms/ARM`) or of a figure (`figures/NAME`)."""
+        return self.path / "settings" / f"{name}.json"
 
     def start(self, seed: int | str) -> StartFolder:
         """An initial model."""
         return StartFolder(self.path / "start" / f"seed{seed}")
+
+    def start_record(self, seed: int) -> Path:
+        """The record of an initial model, which is also in its folder."""
+        return self.path / START / f"seed{seed}.json"
+
+    def evaluated(self, arm: str) -> Path:
+        """The record of the evaluation of an arm's models, or of the initial models (`START`)."""
+        return self.path / "evaluation" / f"{arm}.json"
 
     def run(self, arm: str, seed: int | str) -> RunFolder:
         """A training run."""
@@ -155,16 +166,3 @@ class StudyFolder(Folder):
     def table(self, name: str, suffix: str = "") -> Path:
         """A file of a table; without ``suffix`` the common stem of its files."""
         return self.path / "tables" / f"{name}{suffix}"
-
-    def log(self, rule: str, name: str) -> Path:
-        """The log of a job."""
-        return self.path / "logs" / rule / f"{name}.log"
-
-    def done(self, rule: str, name: str, fingerprint: str) -> Path:
-        """The marker file of a finished job, with the fingerprint of everything that its result depends on."""
-        return self.path / "done" / rule / f"{name}-{fingerprint}.json"
-
-
-def study_of(path: Path) -> StudyFolder | None:
-    """The study folder that contains ``path``, such as a run or a table; None if there is none."""
-    return next((StudyFolder(p) for p in path.resolve().parents if (p / "study.yaml").exists()), None)

@@ -104,14 +104,6 @@ class StartModelRecord(Record):
     digest: str
 
 
-class PreparedData(Record):
-    """`data/sources.json`: sources and digests of the prepared problems; written last."""
-
-    fingerprint: str  # of settings and sources
-    sources: dict[str, str]  # source → digest of its file, for sources that are files
-    files: dict[str, str]  # prepared file → its digest
-
-
 class Contamination(Record):
     """`data/contamination.json`: pairs of a benchmark problem and the training prompt that contains it."""
 
@@ -166,6 +158,13 @@ class ModelEvaluation(Record):
     protocol: dict[str, Any]
     facts: EvaluationFacts
     records: list[BenchmarkRecord]
+
+
+class EvaluatedArm(Record):
+    """`evaluation/ARM.json`: the models of an arm, or the initial models, are evaluated."""
+
+    settings: dict[str, Any]  # of the study that decide the evaluation; without defaults
+    models: dict[str, str]  # name → key of its evaluation
 
 
 class EvaluatedSample(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,32 +10,33 @@ from typing import TYPE_CHECKING, Any
 from . import digests
 from .errors import NoResults, UserError
 from .files import json_lines
-from .initial_models import by_unit, check_one_start, start_identity
+from .initial_models import by_unit, check_one_start
 from .paths import START, StudyFolder
 from .records import (
     BenchmarkRecord,
+    EvaluatedArm,
     EvaluatedSample,
     ModelEvaluation,
-    PreparedData,
     RunConfig,
+    RunStatus,
     RunSummary,
     StartModelRecord,
     TrackingRecord,
     read_record,
 )
 from .study import Study, load_recorded_study
-from .study.fingerprint import CODE, Fingerprints, start_seeds
 from .study.runs import Run, RunMatrix, arms_of, run_matrix
+from .study.stages import CODE, arm_settings, settings, start_seed, start_seeds
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
     from numpy.typing import NDArray
 
-    from .paths import DataFolder, EvaluationFolder, RunFolder, StartFolder
+    from .paths import EvaluationFolder, RunFolder, StartFolder
 
 ALL = "Run `snakemake all`."
-TRAIN = "To train the run again, remove its folder and, in a study, the folder `done`; other results are kept."
+TRAIN = "To train the run again, remove its folder; other results are kept."
 EVALUATE = "Evaluate the model again."
 
 
@@ -46,6 +48,26 @@ def run_config(run: RunFolder) -> RunConfig:
 def run_summary(run: RunFolder) -> RunSummary:
     """The summary of a run that has ended."""
     return read_record(RunSummary, run.summary, TRAIN)
+
+
+def run_status(run: RunFolder) -> RunStatus | None:
+    """The last recorded status of a run; None without a readable record."""
+    try:
+        return read_record(RunStatus, run.status, "")
+    except UserError:
+        return None
+
+
+def is_training(run: RunFolder) -> bool:
+    """Whether a process holds the lock of the run's folder."""
+    try:
+        with run.lock.open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:  # it is locked, or the file system has no locks
+        return True
+    return False
 
 
 def run_metrics(run: RunFolder) -> list[dict[str, Any]]:
@@ -120,13 +142,6 @@ def samples(path: Path) -> pd.DataFrame:
         raise UserError(f"{path}: cannot be read as evaluated samples ({reason}). {EVALUATE}") from error
 
 
-def prepared_data(folder: DataFolder) -> PreparedData | None:
-    """The sources and digests of prepared problems; None if none are prepared."""
-    if not folder.sources.exists():
-        return None
-    return read_record(PreparedData, folder.sources, "Prepare the data again: `policygrain prepare`.")
-
-
 def _check_settings(what: str, recorded: dict[str, Any], expected: dict[str, Any]) -> None:
     """UserError if a result, ``what``, was made with other settings than the study's.
 
@@ -150,13 +165,6 @@ class StudyResults:
         self.study = study or load_recorded_study(self.folder.study)
 
     @cached_property
-    def fingerprints(self) -> Fingerprints:
-        """Fingerprints of the results. Looks up the initial model, on the hub if it is not in the cache."""
-        prepared = prepared_data(self.folder.data)
-        sources = prepared.sources if prepared else {}
-        return Fingerprints(self.study, sources, start_identity(self.study, self.folder))
-
-    @cached_property
     def matrix(self) -> RunMatrix:
         """All runs that the study defines."""
         return run_matrix(self.study)
@@ -169,11 +177,13 @@ class StudyResults:
     def trained(self) -> dict[Run, RunFolder]:
         """The runs of the study that have metrics. UserError if one was trained with other settings."""
         folders = {run: self.run_folder(run) for run in self.matrix.runs}
-        folders = {run: folder for run, folder in folders.items() if folder.metrics.exists()}
+        folders = {run: f for run, f in folders.items() if f.metrics.exists() or f.summary.exists()}
         configs = {run: run_config(folder) for run, folder in folders.items()}
-        settings = Fingerprints(self.study)
+        of_arms = {name: arm_settings(self.study, arm) for name, arm in self.matrix.arms.items()}
         for run, folder in folders.items():
-            expected = settings.run_settings(self.matrix.arms[run.arm], run.seed)
+            if not folder.metrics.exists():
+                raise UserError(f"{folder.metrics}: is missing, although the run has ended. {TRAIN}")
+            expected = {**of_arms[run.arm], "seed": run.seed, "start_seed": start_seed(self.study, run.seed)}
             _check_settings(f"{folder.path}: a run", configs[run].settings, expected)
         check_one_start(self.study, self.folder, {run.name: config for run, config in configs.items()})
         return folders
@@ -185,13 +195,22 @@ class StudyResults:
 
     @cached_property
     def model_evaluations(self) -> dict[str, ModelEvaluation]:
-        """All evaluations of the study: initial models, then runs in the order of the experiments."""
+        """All evaluations of the study: initial models, then runs in the order of the experiments.
+
+        UserError if one was made with other settings.
+        """
         names = [
             *(f"{START}/seed{seed}" for seed in start_seeds(self.study)),
             *(run.name for run in self.matrix.evaluated),
         ]
         folders = {name: self.folder.evaluation(name) for name in names}
-        return {name: model_evaluation(folder) for name, folder in folders.items() if folder.record.exists()}
+        found = {name: model_evaluation(folder) for name, folder in folders.items() if folder.record.exists()}
+        expected = settings(self.study, "evaluation")
+        for arm in dict.fromkeys(name.split("/")[0] for name in found):
+            if (path := self.folder.evaluated(arm)).exists():
+                evaluated = read_record(EvaluatedArm, path, EVALUATE)
+                _check_settings(f"{path}: an evaluation", evaluated.settings, expected)
+        return found
 
     @cached_property
     def steps(self) -> pd.DataFrame:

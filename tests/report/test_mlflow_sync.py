@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from policygrain.errors import Stopped, UserError
-from policygrain.job_state import is_training, run_status
+from policygrain.results import is_training, run_status
 from policygrain.paths import RunFolder, StudyFolder
 from policygrain.records import RunStatus, write_record
 from policygrain.report.mlflow_store import connect, serve, tracking_uri

@@ -15,7 +15,7 @@ import pytest
 
 from policygrain.cli import main
 from policygrain.errors import Stopped, UserError
-from policygrain.job_state import run_status
+from policygrain.results import run_status
 from policygrain.model.loading import load_model
 from policygrain.paths import RunFolder
 from policygrain.results import run_metrics, run_summary

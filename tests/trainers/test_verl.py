@@ -24,7 +24,7 @@ import yaml
 from policygrain.clock import Clock
 from policygrain.errors import Stopped, UserError
 from policygrain.integrations.options import EXPORTED
-from policygrain.job_state import run_status
+from policygrain.results import run_status
 from policygrain.objective import Method
 from policygrain.paths import DataFolder, RunFolder
 from policygrain.provenance import seed_of

@@ -1,47 +1,87 @@
-# The study and its jobs (src/policygrain/commands/jobs.py), and what the rules have in common.
+# The study, and the files that it promises.
+import os
+import re
 import shlex
 import sys
 from pathlib import Path
 
+from policygrain.commands.workflow import PARENT, lock, write_settings
 from policygrain.errors import UserError
-from policygrain.commands.jobs import Jobs
-from policygrain.paths import StudyFolder
+from policygrain.figures import SUFFIXES, TABLES as TABLE_NAMES
+from policygrain.paths import START, StudyFolder
 from policygrain.study import parse_study
+from policygrain.study.runs import run_matrix
+from policygrain.study.stages import start_seed, start_seeds
 from policygrain.trainers.launch import launcher
 
-CONFIG_FILE = Path([*workflow.config_settings.configfiles, "config.yaml"][0])
-
+# results/STUDY/settings/ has a file per stage, arm and figure. A file is written only if its content changes; what depends
+# on it is then older, and Snakemake makes it again. The lock is held until Snakemake ends, so a second one cannot change
+# settings under the jobs of the first.
 try:
-    STUDY = parse_study(config, CONFIG_FILE)
-    FOLDER = StudyFolder(Path("results") / STUDY.name)
-    JOBS = Jobs.of_results(STUDY, FOLDER)
+    STUDY = parse_study(
+        config, Path([*workflow.config_settings.configfiles, "config.yaml"][0])
+    )
+    MATRIX = run_matrix(STUDY)
+    if workflow.is_main_process:
+        try:
+            lock(StudyFolder(Path("results") / STUDY.name))
+            write_settings(STUDY, StudyFolder(Path("results") / STUDY.name))
+        except UserError:
+            if not workflow.output_settings.dryrun:
+                raise
 except UserError as error:
     sys.exit(f"policygrain: {error}")
 
-
-# Params of all rules. The command is that of the interpreter that runs Snakemake, launched in several processes where
-# the resources say so. As a function of resources it is not recorded, so another place of the environment reruns nothing.
-COMMON = {
-    "policygrain": lambda w, resources: (
-        f"{launcher(resources)}{shlex.quote(sys.executable)} -m policygrain.cli"
-    ),
-    "study": str(FOLDER.study),
-}
+os.environ[PARENT] = str(os.getpid())
 
 
-def stage(words, done="{output:q}", log=">>"):
-    """The shell command of a stage. Attempts at one job have one log; other logs are written anew."""
-    return f"exec {{params.policygrain}} {words} --config {{params.study:q}} --done {done} {log}{{log:q}} 2>&1"
+def policygrain(wildcards, resources):
+    """The command of a stage: by the interpreter of Snakemake, in several processes where the resources say so."""
+    return f"{launcher(resources)}{shlex.quote(sys.executable)} -m policygrain.cli"
 
 
-def inputs_of(rule):
-    """What a job reads. `ancient`: names decide whether something is done, not file times, which a copy changes."""
-    return lambda w: ancient(JOBS.of(rule, dict(w.items())).inputs)
+def runs_of(arm):
+    """The runs of an arm that are evaluated."""
+    runs = [run for run in MATRIX.evaluated if run.arm == arm]
+    return [
+        f"results/{STUDY.name}/runs/{run.arm}/seed{run.seed}/summary.json"
+        for run in runs
+    ]
+
+
+def initial_models(seeds):
+    """The initial models of runs with these seeds; a pretrained model is no file of the study."""
+    starts = dict.fromkeys(start_seed(STUDY, int(seed)) for seed in seeds)
+    return [
+        f"results/{STUDY.name}/start/seed{start}.json"
+        for start in starts
+        if STUDY.model.start == "tiny"
+    ]
+
+
+RUNS = [
+    f"results/{STUDY.name}/runs/{run.arm}/seed{run.seed}/summary.json"
+    for run in MATRIX.runs
+]
+BENCHMARKS = [
+    f"results/{STUDY.name}/data/benchmarks/{benchmark.name}.jsonl"
+    for benchmark in STUDY.evaluation.benchmarks
+]
+EVALUATED = [START, *dict.fromkeys(run.arm for run in MATRIX.evaluated)]
+EVALUATIONS = [f"results/{STUDY.name}/evaluation/{arm}.json" for arm in EVALUATED]
+FIGURES = [
+    f"results/{STUDY.name}/figures/{name}{suffix}"
+    for name in STUDY.figures
+    for suffix in SUFFIXES
+]
+TABLES = [
+    f"results/{STUDY.name}/tables/{name}{suffix}"
+    for name in TABLE_NAMES
+    for suffix in (".csv", ".md")
+]
 
 
 wildcard_constraints:
+    study=re.escape(STUDY.name),
     arm=r"[^/]+",
     seed=r"\d+",
-    seeds=r"\d+(\+\d+)*",
-    shard=r"\d+",
-    fingerprint=r"[0-9a-f]{16}",

@@ -1,30 +1,55 @@
 rule prepare:
-    # Problems: training, validation, benchmarks.
+    # Training and validation problems.
+    input:
+        settings="results/{study}/settings/data.json",
     output:
-        JOBS.prepare.outputs,
+        train="results/{study}/data/train.jsonl",
+        validation="results/{study}/data/validation.jsonl",
     log:
-        str(FOLDER.log("prepare", "data")),
-    localrule: True
+        "results/{study}/logs/prepare.log",
     conda:
         "../../environment.yml"
     params:
-        **COMMON,
-        done=JOBS.prepare.markers,
+        policygrain=policygrain,
     shell:
-        stage("prepare", done="{params.done:q}", log=">")
+        "exec {params.policygrain} prepare --config results/{wildcards.study}/study.yaml --only training > {log:q} 2>&1"
+
+
+rule benchmarks:
+    # The problems of all benchmarks, and which of them are among the training problems.
+    input:
+        settings="results/{study}/settings/benchmarks.json",
+        train="results/{study}/data/train.jsonl",
+    output:
+        expand(
+            "results/{study}/data/benchmarks/{benchmark}.jsonl",
+            benchmark=[benchmark.name for benchmark in STUDY.evaluation.benchmarks],
+            allow_missing=True,
+        ),
+        contamination="results/{study}/data/contamination.json",
+    log:
+        "results/{study}/logs/benchmarks.log",
+    conda:
+        "../../environment.yml"
+    params:
+        policygrain=policygrain,
+    shell:
+        "exec {params.policygrain} prepare --config results/{wildcards.study}/study.yaml --only benchmarks > {log:q} 2>&1"
 
 
 rule start_model:
     # A tiny model, trained by supervised fine-tuning to a middling accuracy; one per seed, shared by all methods.
     input:
-        inputs_of("start_model"),
+        settings="results/{study}/settings/start.json",
+        train="results/{study}/data/train.jsonl",
     output:
-        JOBS.marker("start_model"),
+        "results/{study}/start/seed{seed}.json",
     log:
-        JOBS.log("start_model"),
+        "results/{study}/logs/start/seed{seed}.log",
     conda:
         "../../environment.yml"
     params:
-        **COMMON,
+        policygrain=policygrain,
     shell:
-        stage("start-model --seed {wildcards.seed}")
+        "exec {params.policygrain} start-model --config results/{wildcards.study}/study.yaml --seed {wildcards.seed}"
+        " > {log:q} 2>&1"

@@ -1,80 +1,78 @@
-# Figures and tables, see src/policygrain/figures/catalogue.py. They read records alone and take seconds, so on a
-# cluster they run where Snakemake does.
-from policygrain.figures import TABLES
-
-FIGURE = JOBS.drawn("figure", "{figure}")
-TABLE = JOBS.drawn("table", "{table}")
+# Figures and tables read records alone, see src/policygrain/figures/.
 
 
 rule figure:
     input:
-        ancient(FIGURE.inputs),
+        settings="results/{study}/settings/figures/{figure}.json",
+        runs=RUNS,
+        evaluations=EVALUATIONS,
     output:
-        done=FIGURE.markers,
-        pdf=str(FOLDER.figure("{figure}", ".pdf")),
-        svg=str(FOLDER.figure("{figure}", ".svg")),
+        pdf="results/{study}/figures/{figure}.pdf",
+        svg="results/{study}/figures/{figure}.svg",
         png=report(
-            str(FOLDER.figure("{figure}", ".png")),
+            "results/{study}/figures/{figure}.png",
             caption="../report/{figure}.rst",
             category="Figures",
             labels={"figure": "{figure}"},
         ),
     log:
-        str(FOLDER.log("figures", "{figure}")),
-    wildcard_constraints:
-        figure="|".join(STUDY.figures) or "none",
-    localrule: True
+        "results/{study}/logs/figures/{figure}.log",
     conda:
         "../../environment.yml"
     params:
-        **COMMON,
+        policygrain=policygrain,
     shell:
-        stage("figure {wildcards.figure:q}", done="{output.done:q}", log=">")
+        "exec {params.policygrain} figure {wildcards.figure} --config results/{wildcards.study}/study.yaml > {log:q} 2>&1"
 
 
-rule table:
+rule tables:
     input:
-        ancient(TABLE.inputs),
+        settings="results/{study}/settings/tables.json",
+        runs=RUNS,
+        evaluations=EVALUATIONS,
     output:
-        done=TABLE.markers,
-        csv=report(
-            str(FOLDER.table("{table}", ".csv")),
-            caption="../report/{table}.rst",
+        report(
+            expand(
+                "results/{study}/tables/{table}.csv",
+                table=TABLE_NAMES,
+                allow_missing=True,
+            ),
             category="Tables",
-            labels={"table": "{table}"},
         ),
-        md=str(FOLDER.table("{table}", ".md")),
+        expand(
+            "results/{study}/tables/{table}.md", table=TABLE_NAMES, allow_missing=True
+        ),
     log:
-        str(FOLDER.log("tables", "{table}")),
-    wildcard_constraints:
-        table="|".join(TABLES),
-    localrule: True
+        "results/{study}/logs/tables.log",
     conda:
         "../../environment.yml"
     params:
-        **COMMON,
+        policygrain=policygrain,
+        tables=TABLE_NAMES,
     shell:
-        stage("figure {wildcards.table:q}", done="{output.done:q}", log=">")
+        "exec {params.policygrain} figure {params.tables} --config results/{wildcards.study}/study.yaml > {log:q} 2>&1"
 
 
 rule report_page:
     # The study as one page. (`snakemake --report report.zip` makes Snakemake's own, with the jobs.)
     input:
-        ancient(JOBS.report_page.inputs),
+        settings="results/{study}/settings/report.json",
+        figures=FIGURES,
+        tables=TABLES,
+        tracking="results/{study}/mlflow.json",
         captions=[
-            ancient(workflow.source_path(f"../report/{name}.rst"))
-            for name in [*STUDY.figures, *TABLES]
+            workflow.source_path(f"../report/{name}.rst")
+            for name in [*STUDY.figures, *TABLE_NAMES]
         ],
     output:
-        done=JOBS.report_page.markers,
-        report=JOBS.report_page.files,
+        "results/{study}/report.html",
     log:
-        str(FOLDER.log("report", "report")),
-    localrule: True
+        "results/{study}/logs/report.log",
     conda:
         "../../environment.yml"
     params:
-        **COMMON,
-        captions=lambda w, input: str(Path(input.captions[0]).parent),
+        policygrain=policygrain,
+        captions=lambda w, input: Path(input.captions[0]).parent,
     shell:
-        stage("report --captions {params.captions:q}", done="{output.done:q}", log=">")
+        "exec {params.policygrain} report --config results/{wildcards.study}/study.yaml --captions {params.captions:q}"
+        " > {log:q} 2>&1"

@@ -1,16 +1,18 @@
 rule track:
     # MLflow mirrors the records. A server that does not answer loses nothing; run it again.
     input:
-        ancient(JOBS.track.inputs),
+        settings="results/{study}/settings/tracking.json",
+        runs=RUNS,
+        evaluations=EVALUATIONS,
+        figures=FIGURES,
+        tables=TABLES,
     output:
-        done=JOBS.track.markers,
-        record=JOBS.track.files,
+        "results/{study}/mlflow.json",
     log:
-        str(FOLDER.log("track", "track")),
-    localrule: True
+        "results/{study}/logs/track.log",
     conda:
         "../../environment.yml"
     params:
-        **COMMON,
+        policygrain=policygrain,
     shell:
-        stage("track", done="{output.done:q}", log=">")
+        "exec {params.policygrain} track --config results/{wildcards.study}/study.yaml > {log:q} 2>&1"

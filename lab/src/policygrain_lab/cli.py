@@ -214,7 +214,7 @@ def _measure(arguments: Namespace, instrument: Any, table: Callable[[Any], list[
     """Measure initial models by an instrument; write the records, and print them as ``table`` shows them."""
     from policygrain.model.device import claim_gpu
     from policygrain.results import StudyResults
-    from policygrain.study.fingerprint import start_seeds
+    from policygrain.study.stages import start_seeds
 
     from .measured.instrument import measure_starts
 

@@ -13,7 +13,7 @@ from ..errors import NoResults, UserError
 from ..paths import START
 from ..results import StudyResults
 from ..study import Study
-from ..study.fingerprint import start_seed
+from ..study.stages import start_seed
 from .statistics import SEEDS, STARTS, Array, Difference, difference, student
 
 

@@ -4,32 +4,39 @@ from __future__ import annotations
 
 import json
 import math
-from argparse import Namespace
+from pathlib import Path
+from typing import Annotated, Literal
 
-from .command import CONFIG, JSON, RESULTS, command, flag, one_of, option, path
-from .stages import recorded
+from ..errors import UserError
+from .app import Config, Json, Results, command, option
+from .stages import CONFIG, recorded
 
-SIDE = "logs of at least two runs: paths, globs, or FILE::NAME for runs in one file"
+GROUP = "Results, and logs of any trainer"
+Side = Annotated[
+    list[str], option("logs of at least two runs: paths, globs, or FILE::NAME for runs in one file", metavar="RUNS")
+]
 
 
-@command(
-    option("--a", SIDE, nargs="+", required=True, metavar="RUNS"),
-    option("--b", SIDE, nargs="+", required=True, metavar="RUNS"),
-    option("--metric", "name of the metric in the logs", required=True, metavar="NAME"),
-    option("--margin", "the difference that matters, chosen before the runs", type=float, metavar="X"),
-    option("--claimed", "that a is above b (the default), or below", choices=("above", "below"), default="above"),
-    one_of(
-        option("--last", "endpoint: the mean of the last K values (default: 1)", type=int, default=1, metavar="K"),
-        flag("--auc", "endpoint: the mean of the whole curve, the area under it over its width"),
-    ),
-    option("--until", "leave out values of later steps", type=float, metavar="STEP"),
-    option("--step", "the column of steps, where it has an unusual name", metavar="NAME"),
-    flag("--unpaired", "do not pair runs by their seeds"),
-    flag("--sequential", "the verdict is valid after every added seed; needs pairs"),
-    path("--figure", "draw the curves and the difference (.png, .pdf or .svg)", metavar="FILE"),
-    JSON,
-)
-def claim(arguments: Namespace) -> None:
+@command(GROUP)
+def claim(
+    a: Side,
+    b: Side,
+    metric: Annotated[str, option("name of the metric in the logs", metavar="NAME")],
+    margin: Annotated[float | None, option("the difference that matters, chosen before the runs", metavar="X")] = None,
+    claimed: Annotated[Literal["above", "below"], option("that a is above b, or below")] = "above",
+    last: Annotated[int | None, option("endpoint: the mean of the last K values (default: 1)", metavar="K")] = None,
+    auc: Annotated[
+        bool, option("endpoint: the mean of the whole curve, the area under it over its width", "--auc")
+    ] = False,
+    until: Annotated[float | None, option("leave out values of later steps", metavar="STEP")] = None,
+    step: Annotated[str | None, option("the column of steps, where it has an unusual name", metavar="NAME")] = None,
+    unpaired: Annotated[bool, option("do not pair runs by their seeds", "--unpaired")] = False,
+    sequential: Annotated[
+        bool, option("the verdict is valid after every added seed; needs pairs", "--sequential")
+    ] = False,
+    figure: Annotated[Path | None, option("draw the curves and the difference", metavar="FILE")] = None,
+    as_json: Json = False,
+) -> None:
     """Decide whether one side of runs, of any trainer, is better than another.
 
     Reads logs of TRL, verl and prime-rl, CSV, JSON Lines, MLflow and exports of Weights & Biases. Prints the difference
@@ -37,39 +44,44 @@ def claim(arguments: Namespace) -> None:
     """
     from ..analysis.run_claims import Endpoint, decide_runs
     from ..analysis.run_logs import read_runs
-    from ..errors import UserError
+
+    check_claim(last, auc, margin, until, figure)
+    of_a, of_b = read_runs(a, metric, step), read_runs(b, metric, step)
+    endpoint, pair = Endpoint(last or 1, auc, until), not unpaired
+    decided = decide_runs(
+        of_a, of_b, metric, margin=margin, claimed=claimed, endpoint=endpoint, pair=pair, sequential=sequential
+    )
+    print(json.dumps(decided.data(), indent=1, ensure_ascii=False) if as_json else decided.text())
+    if figure is not None:
+        from ..figures import run_claims
+
+        run_claims.draw(decided, of_a, of_b, figure)
+
+
+def check_claim(last: int | None, auc: bool, margin: float | None, until: float | None, figure: Path | None) -> None:
+    """UserError for values of options that cannot be meant."""
     from ..figures import SUFFIXES
     from ..files import check_out
 
-    if arguments.last < 1:
-        raise UserError(f"--last {arguments.last}: expected at least 1.")
-    if arguments.figure is not None and arguments.figure.suffix not in SUFFIXES:
-        raise UserError(f"--figure {arguments.figure}: a figure is one of {', '.join(SUFFIXES)}.")
-    if arguments.margin is not None and not 0 < arguments.margin < math.inf:
-        raise UserError(f"--margin {arguments.margin:g}: expected a number above 0.")
-    if arguments.until is not None and not math.isfinite(arguments.until):
-        raise UserError(f"--until {arguments.until:g}: expected a step.")
-    check_out(arguments.figure)
-    a, b = (read_runs(side, arguments.metric, arguments.step) for side in (arguments.a, arguments.b))
-    decided = decide_runs(
-        a,
-        b,
-        arguments.metric,
-        margin=arguments.margin,
-        claimed=arguments.claimed,
-        endpoint=Endpoint(arguments.last, arguments.auc, arguments.until),
-        pair=not arguments.unpaired,
-        sequential=arguments.sequential,
-    )
-    print(json.dumps(decided.data(), indent=1, ensure_ascii=False) if arguments.json else decided.text())
-    if arguments.figure is not None:
-        from ..figures import run_claims
-
-        run_claims.draw(decided, a, b, arguments.figure)
+    if auc and last is not None:
+        raise UserError("--last: --auc names another endpoint; leave one of them out.")
+    if last is not None and last < 1:
+        raise UserError(f"--last {last}: expected at least 1.")
+    if figure is not None and figure.suffix not in SUFFIXES:
+        raise UserError(f"--figure {figure}: a figure is one of {', '.join(SUFFIXES)}.")
+    if margin is not None and not 0 < margin < math.inf:
+        raise UserError(f"--margin {margin:g}: expected a number above 0.")
+    if until is not None and not math.isfinite(until):
+        raise UserError(f"--until {until:g}: expected a step.")
+    check_out(figure)
 
 
-@command(CONFIG, RESULTS, option("--port", "port of the server on this machine", type=int, default=5000))
-def ui(arguments: Namespace) -> None:
+@command(GROUP)
+def ui(
+    config: Config = CONFIG,
+    results: Results = None,
+    port: Annotated[int, option("port of the server on this machine")] = 5000,
+) -> None:
     """Print where a study's runs are in MLflow, and serve it in the browser.
 
     With a tracking server (`tracking.uri`, MLFLOW_TRACKING_URI) the address is only printed; otherwise the local store
@@ -77,5 +89,5 @@ def ui(arguments: Namespace) -> None:
     """
     from ..report.mlflow_store import serve
 
-    results = recorded(arguments)
-    serve(results.folder, results.study, arguments.port)
+    read = recorded(config, results)
+    serve(read.folder, read.study, port)

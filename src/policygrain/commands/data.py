@@ -2,119 +2,138 @@
 
 from __future__ import annotations
 
-import math
 import os
-from argparse import BooleanOptionalAction, Namespace
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from .command import actions, command, flag, option, path
+import typer
+from typer import Argument, Option
 
-ROOT = path("--root", "folder of problem sets (default: POLICYGRAIN_DATA, else the working directory)")
+from ..errors import UserError
+from .app import app, command, option
+
+GROUP = "Models and data"
+Root = Annotated[Path | None, option("folder of problem sets (default: POLICYGRAIN_DATA, else the working directory)")]
+
+data = typer.Typer(no_args_is_help=True, help="List, fetch and check public problem sets.")
+app.add_typer(data, name="data", rich_help_panel=GROUP)
 
 
-@command(ROOT)
-def _list(arguments: Namespace) -> None:
+@command(GROUP, data)
+def _list(root: Root = None) -> None:
     """List the registered sets, how they are sampled, their sources, and which of them are in the folder."""
     from ..data.sets import SETS, data_root, find_file
     from ..text import columns
 
-    root = data_root(arguments.root)
+    folder = data_root(root)
     rows = []
     for of in (SETS[name] for name in sorted(SETS)):
         sampling = "training" if of.n is None else f"{of.n} at {of.temperature:g}" if of.temperature else "greedy"
         owner, name, commit, _ = of.github.split("/", 3)
         source = f"github.com/{owner}/{name} at {commit:.12}"
-        rows.append((of.name, str(of.count), sampling, "yes" if find_file(of, root) else "no", of.files[0], source))
+        rows.append((of.name, str(of.count), sampling, "yes" if find_file(of, folder) else "no", of.files[0], source))
     print("\n".join(columns(rows, ("set", "problems", "responses", "present", "file", "source"), "lrl")))
 
 
-@command(ROOT, option("names", "sets (default: all)", nargs="*", metavar="NAME"))
-def _fetch(arguments: Namespace) -> None:
+@command(GROUP, data)
+def _fetch(
+    names: Annotated[list[str] | None, Argument(help="sets (default: all)", metavar="NAME")] = None, root: Root = None
+) -> None:
     """Download, verify and convert sets.
 
     Sets that are in the folder and correct are skipped.
     """
     from ..data.fetch import fetch
     from ..data.sets import ROOT_VARIABLE, SETS, data_root, find_set
-    from ..errors import UserError
 
-    if arguments.root is None and ROOT_VARIABLE not in os.environ:
+    if root is None and ROOT_VARIABLE not in os.environ:
         raise UserError(f"data fetch: name the folder to download into: --root FOLDER, or {ROOT_VARIABLE}.")
     failed: list[str] = []
-    for chosen in map(find_set, arguments.names or sorted(SETS)):
+    for chosen in map(find_set, names or sorted(SETS)):
         try:
-            print(f"{chosen.name}: {fetch(chosen, data_root(arguments.root))}", flush=True)
+            print(f"{chosen.name}: {fetch(chosen, data_root(root))}", flush=True)
         except UserError as error:
             failed.append(str(error))
     if failed:
         raise UserError("\n".join(failed))
 
 
-@command(
-    ROOT, option("names", "sets or .jsonl files (default: all sets that are in the folder)", nargs="*", metavar="NAME")
-)
-def _check(arguments: Namespace) -> None:
+@command(GROUP, data)
+def _check(
+    names: Annotated[
+        list[str] | None, Argument(help="sets or .jsonl files (default: all sets in the folder)", metavar="NAME")
+    ] = None,
+    root: Root = None,
+) -> None:
     """Check the files of sets, and the answers or tests of your own problems.
 
     Sets are compared with what is registered: number of problems, content, columns, ids, empty answers. In a .jsonl
     file of your own, answers must be readable as mathematics, and tests must call the function.
     """
-    from ..data.golds import check_golds, notes_on
-    from ..data.problem import read_problems
-    from ..data.sets import SETS, check_file, data_root, find_file, find_set
-    from ..errors import UserError
+    from ..data.sets import SETS, data_root, find_file
     from ..text import columns
 
-    root, notes = data_root(arguments.root), []
-    faults: dict[str, list[str]] = {}
-    for name in arguments.names or [s.name for s in SETS.values() if find_file(s, root)]:
-        try:
-            faults[name] = [] if name.endswith(".jsonl") else check_file(find_set(name), root)
-            if name.endswith(".jsonl"):
-                check_golds([root / name], "math")
-                notes += [f"{name}: {note}" for note in notes_on(read_problems(root / name))]
-        except UserError as error:
-            faults[name] = [str(error).rstrip(".")]
-    if not faults:
-        raise UserError(f"{root}: none of the registered sets is here. Known: {', '.join(sorted(SETS))}.")
-    results = [(name, "WRONG" if found else "right") for name, found in faults.items()]
+    folder = data_root(root)
+    found = {name: faults_of(name, folder) for name in names or [s.name for s in SETS.values() if find_file(s, folder)]}
+    if not found:
+        raise UserError(f"{folder}: none of the registered sets is here. Known: {', '.join(sorted(SETS))}.")
+    results = [(name, "WRONG" if faults else "right") for name, (faults, _) in found.items()]
     print("\n".join(columns(results, ("set", "result"), "l")))
-    for note in notes:
+    for note in (note for _, notes in found.values() for note in notes):
         print(f"note: {note}")
-    if any(faults.values()):
-        raise UserError("data check: " + "\n".join(f"{fault}." for found in faults.values() for fault in found))
+    if wrong := [f"{fault}." for faults, _ in found.values() for fault in faults]:
+        raise UserError("data check: " + "\n".join(wrong))
 
 
-@command(actions(_list, _fetch, _check))
-def data(_: Namespace) -> None:
-    """List, fetch and check public problem sets."""
+def faults_of(name: str, root: Path) -> tuple[list[str], list[str]]:
+    """What is wrong with a set or a .jsonl file, and notes on a file."""
+    from ..data.golds import check_golds, notes_on
+    from ..data.problem import read_problems
+    from ..data.sets import check_file, find_set
+
+    try:
+        if not name.endswith(".jsonl"):
+            return check_file(find_set(name), root), []
+        check_golds([root / name], "math")
+        return [], [f"{name}: {note}" for note in notes_on(read_problems(root / name))]
+    except UserError as error:
+        return [str(error).rstrip(".")], []
 
 
-@command(
-    option("models", "folder or hub name, or NAME=MODEL", nargs="+", metavar="MODEL"),
-    option("--benchmarks", "registered sets, families or .jsonl files, separated by commas", required=True),
-    path("--out", "folder for the records", required=True),
-    option("--samples", "responses per problem (default: as registered for the benchmark)", type=int),
-    option("--temperature", "0: greedy (default: as registered for the benchmark)", type=float),
-    option("--top-p", "nucleus sampling (default: as registered for the benchmark)", type=float),
-    option("--max-tokens", "longest response (default: 4096)", type=int, default=4096),
-    option("--size", "only the first problems of each benchmark", type=int),
-    option("--engine", choices=["auto", "vllm", "transformers"], default="auto"),
-    option("--grader", choices=["math", "numeric"], default="math"),
-    option("--extraction", "of the answer: boxed, answer_line, hashes, answer_tag or qwen_math", default="boxed"),
-    option("--prompt", "text with {problem} (default: asks for steps and a box)"),
-    option("--chat", "use the chat template (default: if all models have one)", action=BooleanOptionalAction),
-    option("--chat-template-kwargs", "JSON, such as '{\"enable_thinking\": false}'", default="{}", metavar="JSON"),
-    option("--stop", "strings before which a response ends", nargs="+", default=(), metavar="TEXT"),
-    option("--revision", "revision of the models on the hub"),
-    path("--root", "folder of problem sets (default: POLICYGRAIN_DATA)"),
-    option("--seed", "sampling seed (default: 7)", type=int, default=7),
-)
-def evaluate_model(arguments: Namespace) -> None:
+@command(GROUP)
+def evaluate_model(
+    models: Annotated[list[str], Argument(help="folder or hub name, or NAME=MODEL", metavar="MODEL")],
+    benchmarks: Annotated[str, option("registered sets, families or .jsonl files, separated by commas")],
+    out: Annotated[Path, option("folder for the records")],
+    samples: Annotated[int | None, option("responses per problem (default: as registered for the benchmark)")] = None,
+    temperature: Annotated[float | None, option("0: greedy (default: as registered for the benchmark)")] = None,
+    top_p: Annotated[float | None, option("nucleus sampling (default: as registered for the benchmark)")] = None,
+    max_tokens: Annotated[int, option("longest response")] = 4096,
+    size: Annotated[int | None, option("only the first problems of each benchmark")] = None,
+    engine: Annotated[Literal["auto", "vllm", "transformers"], option("inference engine")] = "auto",
+    grader: Annotated[Literal["math", "numeric"], option("grader of answers")] = "math",
+    extraction: Annotated[str, option("of the answer: boxed, answer_line, hashes, answer_tag or qwen_math")] = "boxed",
+    prompt: Annotated[str | None, option("text with {problem} (default: asks for steps and a box)")] = None,
+    chat: Annotated[
+        bool | None, option("use the chat template (default: if all models have one)", "--chat/--no-chat")
+    ] = None,
+    chat_template_kwargs: Annotated[str, option("JSON, such as '{\"enable_thinking\": false}'", metavar="JSON")] = "{}",
+    stop: Annotated[list[str] | None, option("strings before which a response ends", metavar="TEXT")] = None,
+    revision: Annotated[str | None, option("revision of the models on the hub")] = None,
+    root: Root = None,
+    seed: Annotated[int, option("sampling seed")] = 7,
+) -> None:
     """Evaluate any model, without a study: a folder or a name of the Hugging Face hub, on named benchmarks.
 
     Records, protocol and samples are those of a study's evaluation, in OUT/runs/NAME/seed0/evaluation. The same command
     resumes; other models with the same --out are added to the table, OUT/leaderboard.md.
     """
+    given = {k: v for k, v in locals().items() if k not in ("models", "out", "revision")}
+    evaluate_models(models, out, revision, given)
+
+
+def evaluate_models(models: list[str], out: Path, revision: str | None, given: dict[str, Any]) -> None:
+    """`evaluate_model`; ``given`` are the options of `EvaluationOptions`, as on the command line."""
     from ..data.golds import check_golds
     from ..data.sources import check_sources, prepare
     from ..evaluate.any_model import PROMPT, EvaluationOptions, claim, fetched, named, study_of
@@ -126,57 +145,52 @@ def evaluate_model(arguments: Namespace) -> None:
     from ..paths import StudyFolder
     from ..text import columns, markdown_table
 
-    models = {name: fetched(model, arguments.revision) for name, model in named(arguments.models).items()}
-    chat = arguments.chat
-    if chat is None:
-        chat = all(load_tokenizer(str(folder)).chat_template for folder in models.values())
-    benchmarks = [name for name in arguments.benchmarks.split(",") if name]
-    values = {name: getattr(arguments, name) for name in EvaluationOptions._fields}
-    options = EvaluationOptions(
-        **{**values, "benchmarks": benchmarks, "prompt": arguments.prompt or PROMPT, "chat": chat}
-    )
-    results = StudyFolder(arguments.out)
-    study = study_of(options, "evaluation", str(next(iter(models.values()))))
+    folders = {name: fetched(model, revision) for name, model in named(models).items()}
+    if given["chat"] is None:
+        given["chat"] = all(load_tokenizer(str(folder)).chat_template for folder in folders.values())
+    given["benchmarks"] = [name for name in given["benchmarks"].split(",") if name]
+    options = EvaluationOptions(**{**given, "prompt": given["prompt"] or PROMPT, "stop": given["stop"] or ()})
+    results = StudyFolder(out)
+    study = study_of(options, "evaluation", str(next(iter(folders.values()))))
     check_sources(study)
     claim(results, study)
     claim_gpu()
     prepare(study, results.data)
     check_golds([results.data.benchmark(b.name) for b in study.evaluation.benchmarks], study.grader)
-    evaluate(study, {f"{name}/seed0": folder for name, folder in models.items()}, results.data, results)
+    evaluate(study, {f"{name}/seed0": folder for name, folder in folders.items()}, results.data, results)
     header, rows = leaderboard(results)
-    atomic_text(arguments.out / "leaderboard.md", markdown_table(header, rows, "llrrlr"))
+    atomic_text(out / "leaderboard.md", markdown_table(header, rows, "llrrlr"))
     print(
         "In %, with 95% intervals over problems; n responses per problem.\n", *columns(rows, header, "llrrlr"), sep="\n"
     )
 
 
-@command(
-    path("file", "lines with `gold`, `prediction` or `completion`, and perhaps `problem`", metavar="FILE.jsonl"),
-    path("--out", "JSON Lines file: the same lines with `correct` and `status`", required=True),
-    option("--workers", "processes (default: one per processor)", type=int),
-    option("--seconds", "processor time limit per answer (default: as in evaluations)", type=float),
-    option("--relative-tolerance", "for numbers, as a share of the gold answer", type=float),
-    option("--extraction", "from completions, as for evaluate-model (default: boxed)", default="boxed"),
-    flag("--strict", "end with an error if a gold answer cannot be read"),
-    flag("--list-answer", "gold answers are lists in any order"),
-)
-def grade(arguments: Namespace) -> None:
+@command(GROUP)
+def grade(
+    file: Annotated[Path, Argument(help="lines with `gold`, `prediction` or `completion`, and perhaps `problem`")],
+    out: Annotated[Path, option("JSON Lines file: the same lines with `correct` and `status`")],
+    workers: Annotated[int | None, Option(min=1, help="processes (default: one per processor)")] = None,
+    seconds: Annotated[
+        float | None, Option(min=0.001, help="processor time limit per answer (default: as in evaluations)")
+    ] = None,
+    relative_tolerance: Annotated[
+        float | None, Option(min=0, help="for numbers, as a share of the gold answer")
+    ] = None,
+    extraction: Annotated[str, option("from completions, as for evaluate-model")] = "boxed",
+    strict: Annotated[bool, option("end with an error if a gold answer cannot be read", "--strict")] = False,
+    list_answer: Annotated[bool, option("gold answers are lists in any order", "--list-answer")] = False,
+) -> None:
     """Grade a file of answers.
 
     A `prediction` is compared with the gold answer as it stands; from a `completion` the answer is extracted first.
     """
-    from ..errors import UserError
     from ..files import check_out
     from ..grading import MathGrader, Options
     from ..grading.grade_file import grade
     from ..grading.math import TIME_LIMIT
 
-    for name, least in (("workers", 1), ("seconds", 0.001), ("relative_tolerance", 0)):
-        value = getattr(arguments, name)
-        if value is not None and not least <= value < math.inf:
-            raise UserError(f"--{name.replace('_', '-')} {value:g}: expected a number of at least {least}.")
-    check_out(arguments.out)
-    options = Options(relative_tolerance=arguments.relative_tolerance, list_answer=arguments.list_answer)
-    with MathGrader(arguments.workers, arguments.seconds or TIME_LIMIT, extraction=arguments.extraction) as grader:
-        counts = grade(arguments.file, arguments.out, grader, options, arguments.strict)
+    check_out(out)
+    options = Options(relative_tolerance=relative_tolerance, list_answer=list_answer)
+    with MathGrader(workers, seconds or TIME_LIMIT, extraction=extraction) as grader:
+        counts = grade(file, out, grader, options, strict)
     print(", ".join(f"{count} {status}" for status, count in counts.items()))

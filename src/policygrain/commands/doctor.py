@@ -23,8 +23,8 @@ from ..hub import config_of, download_command
 from ..study import Study
 from ..text import redacted
 from ..train.stopping import parse_time_left
-from .jobs import SUBMITTED
 
+SUBMITTED = ("start_model", "train", "evaluate")  # rules whose jobs a cluster runs
 EVALUATED = re.compile(r"\b(wildcards|attempt|input|threads)\b|\bif\b.*\belse\b")  # by Snakemake, for each job
 SECONDS = 480  # a minute to wait for a free node, and time to import torch on a slow file system
 FAILED = (
@@ -116,7 +116,7 @@ def read_profile(profile: Path) -> dict[str, dict[str, Any]]:
                 options_of(found[rule])  # raises for what the executor refuses
     except Exception as error:  # those of Snakemake, YAML and files have no common class
         raise UserError(f"{profile}: cannot be read as a Snakemake profile: {error}") from error
-    for rule in own.keys() - SUBMITTED.keys():
+    for rule in own.keys() - set(SUBMITTED):
         hint = did_you_mean(rule, SUBMITTED)
         raise UserError(f"{profile}: set-resources: {rule!r} is not a rule that runs as a job.{hint}")
     return found

@@ -26,13 +26,11 @@ from ..data.sets import SETS, data_root, sampling_of, sharing_responses
 from ..data.sources import FAMILY_SIZE
 from ..errors import UserError, did_you_mean
 from ..files import read_json
-from ..paths import StudyFolder
 from ..study.comparable import pairs
-from ..study.fingerprint import Fingerprints
-from ..study.runs import Arm, RunMatrix
+from ..study.runs import Arm, run_matrix
 from ..study.schema import Benchmark, Model, Study
+from ..study.stages import start_seeds
 from ..text import columns, markdown_table
-from .jobs import Job, Jobs
 
 if TYPE_CHECKING:
     from ..analysis.statistics import Array, Difference
@@ -86,15 +84,28 @@ class Work:
             sampled += responses * min(self.lengths["response"], sampling.max_tokens)
         return np.array([sampled, 0, 0])
 
-    def job(self, job: Job, matrix: RunMatrix) -> Array:
-        """A job; supervised fine-tuning of an initial model is on examples of the expected lengths."""
-        if job.rule == "start_model":
-            examples = self.study.model.warm_start.steps * self.study.model.warm_start.batch_size
-            return np.array([0, 0, examples * (self.lengths["prompt"] + self.lengths["response"])])
-        after_training = matrix.evaluated_arms if self.study.evaluation.after_training else ()
-        evaluated = sum(job.rule == "evaluate" or run.arm in after_training for run in job.runs) + len(job.starts)
-        trained = job.runs if job.rule == "train" else ()
-        return sum((self.run(matrix.arms[run.arm]) for run in trained), start=evaluated * self.evaluation())
+    def jobs(self) -> list[tuple[str, Array]]:
+        """(rule, its tokens) of each job that is submitted to a cluster, as in workflow/rules.
+
+        Supervised fine-tuning of an initial model is on examples of the expected lengths.
+        """
+        study, matrix = self.study, run_matrix(self.study)
+        starts, after_training = len(start_seeds(study)), study.evaluation.after_training
+        found = []
+        if study.model.start == "tiny":
+            examples = study.model.warm_start.steps * study.model.warm_start.batch_size
+            tokens = np.array([0, 0, examples * (self.lengths["prompt"] + self.lengths["response"])])
+            found += [("start_model", tokens)] * starts
+        for arm, runs in matrix.by_arm().items():
+            tokens = self.run(matrix.arms[arm])
+            if after_training and arm in matrix.evaluated_arms:
+                tokens = tokens + self.evaluation()
+            together = study.seeds_per_process == "all" and len(runs) == len(study.seeds)
+            found += [("train", len(runs) * tokens)] if together else [("train", tokens)] * len(runs)
+        if after_training:
+            return [*found, ("evaluate", starts * self.evaluation())]
+        models = [starts, *Counter(run.arm for run in matrix.evaluated).values()]
+        return [*found, *(("evaluate", count * self.evaluation()) for count in models)]
 
 
 def benchmark_size(study: Study, benchmark: Benchmark) -> int:
@@ -156,13 +167,10 @@ def estimate(study: Study, name: str) -> dict[str, Any]:
         raise UserError(f"--device: unknown device {name!r}.{did_you_mean(name, known['devices'])}")
     device, lengths = known["devices"][name], known["lengths"].get(study.model.start, known["lengths"]["default"])
     work, (held, n) = Work(study, lengths), parameters(config_of(study.model, known["models"]))
-    jobs = Jobs(study, StudyFolder(Path(study.name)), Fingerprints(study))
-    matrix, checkpointing = jobs.fingerprints.matrix, study.training.activation_checkpointing
     rules: dict[str, dict[str, Any]] = {}
-    for job in jobs.submitted:
-        tokens = work.job(job, matrix)
-        hours = device["start"] / 3600 + hours_of(tokens, n, device, checkpointing)
-        for row in (job.rule, "all"):
+    for rule, tokens in work.jobs():
+        hours = device["start"] / 3600 + hours_of(tokens, n, device, study.training.activation_checkpointing)
+        for row in (rule, "all"):
             of = rules.setdefault(row, dict.fromkeys(("jobs", *TOKENS, "hours", "longest"), 0))
             added = {"jobs": 1, **dict(zip(TOKENS, tokens.tolist(), strict=True)), "hours": hours}
             of |= {key: of[key] + value for key, value in added.items()} | {"longest": max(of["longest"], hours)}
@@ -171,7 +179,7 @@ def estimate(study: Study, name: str) -> dict[str, Any]:
         "study": study.name,
         "model": study.model.start,
         "parameters": held,
-        "runs": len(matrix.runs),
+        "runs": len(run_matrix(study).runs),
         "device": {"name": name, **device},
         "lengths": lengths,
         "rules": rules,

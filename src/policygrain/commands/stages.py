@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import os
-from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from .command import ARM, CONFIG, DONE, RESULTS, RUN_DIR, SEEDS, command, flag, job, option, path
+from typer import Argument
+
+from ..paths import START
+from .app import Config, Results, command, option
 
 if TYPE_CHECKING:
     from ..paths import DataFolder, RunFolder, StudyFolder
     from ..results import StudyResults
     from ..study import Study
     from ..study.runs import Arm
+    from ..train.stopping import Stop
+
+GROUP = "Stages, which the workflow and make call; each works alone, too"
+CONFIG = Path("config.yaml")
+Arms = Annotated[str | None, option("method, or arm of the study (default: the study's first)", "--arm")]
+Seeds = Annotated[list[int], option("seeds (default: the study's first)", "--seeds", "--seed", metavar="SEED")]
 
 
-def study_and_folder(arguments: Namespace) -> tuple[Study, StudyFolder]:
+def study_and_folder(config: Path, results: Path | None) -> tuple[Study, StudyFolder]:
     """The study, and the folder of its results (default: `results/NAME`)."""
     from ..paths import StudyFolder
     from ..study import load_study
 
-    study = load_study(arguments.config)
-    return study, StudyFolder(arguments.results or Path("results") / study.name)
+    study = load_study(config)
+    return study, StudyFolder(results or Path("results") / study.name)
 
 
 def require_problems(folder: StudyFolder) -> DataFolder:
@@ -34,77 +42,67 @@ def require_problems(folder: StudyFolder) -> DataFolder:
     return folder.data
 
 
-def recorded(arguments: Namespace) -> StudyResults:
+def recorded(config: Path, results: Path | None) -> StudyResults:
     """The results of a study that may have been recorded by an earlier version."""
     from ..results import StudyResults
     from ..study import load_recorded_study
 
-    study = load_recorded_study(arguments.config)
-    return StudyResults(arguments.results or Path("results") / study.name, study)
+    study = load_recorded_study(config)
+    return StudyResults(results or Path("results") / study.name, study)
 
 
-# Problems and initial models.
-
-
-@command(CONFIG, RESULTS, path("--done", "files to write at the end", nargs="+", default=[]))
-def prepare(arguments: Namespace) -> None:
+@command(GROUP)
+def prepare(
+    config: Config = CONFIG,
+    results: Results = None,
+    only: Annotated[Literal["training", "benchmarks"] | None, option("write only these problems", "--only")] = None,
+) -> None:
     """Write a study's problems: train.jsonl, validation.jsonl and benchmarks/*.jsonl, in the folder data."""
-    from ..data import sources
     from ..data.golds import check_golds
-    from ..job_state import begin, write_done
-    from ..results import prepared_data
+    from ..data.sources import prepare_benchmarks, prepare_training
     from .check import check_study
 
-    study, folder = study_and_folder(arguments)
+    study, folder = study_and_folder(config, results)
     data = folder.data
-    check_study(study)
-    for done in arguments.done:
-        begin(done, [])
-    sources.prepare(study, data)
-    files = [data.train, data.validation, *(data.benchmark(b.name) for b in study.evaluation.benchmarks)]
-    check_golds(files, study.grader)
-    if prepared := prepared_data(data):
-        for done in arguments.done:
-            write_done(done, prepared.files)
+    if only != "benchmarks":
+        check_study(study)
+        prepare_training(study, data)
+        check_golds([data.train, data.validation], study.grader)
+    if only != "training":
+        prepare_benchmarks(study, require_problems(folder))
+        check_golds([data.benchmark(b.name) for b in study.evaluation.benchmarks], study.grader)
 
 
-@command(CONFIG, RESULTS, SEEDS, DONE)
-def start_model(arguments: Namespace) -> None:
+@command(GROUP)
+def start_model(config: Config = CONFIG, results: Results = None, seeds: Seeds = []) -> None:  # noqa: B006
     """Build a study's tiny initial models, after `prepare`.
 
     Each is trained by supervised fine-tuning and saved with its tokenizer, in start/seedS.
     """
-    from .. import results
     from ..model.device import claim_gpu
+    from ..records import write_record
+    from ..results import start_model
     from ..train.start_model import ensure_start_model
 
-    study, folder = study_and_folder(arguments)
+    study, folder = study_and_folder(config, results)
     claim_gpu()
-    seeds = arguments.seeds or study.seeds[:1]
-    with job(arguments.done, [f"seed{seed}" for seed in seeds]) as digests:
-        for seed in seeds:
-            ensure_start_model(study, seed, require_problems(folder), folder.start(seed))
-            digests[f"seed{seed}"] = results.start_model(folder.start(seed)).digest
+    for seed in seeds or study.seeds[:1]:
+        ensure_start_model(study, seed, require_problems(folder), folder.start(seed))
+        write_record(folder.start_record(seed), start_model(folder.start(seed)))
 
 
-# Training and evaluation.
-
-
-@command(
-    CONFIG,
-    RESULTS,
-    ARM,
-    SEEDS,
-    RUN_DIR,
-    DONE,
-    option(
-        "--time-limit",
-        "save and exit with 75 before this time is over (default: what is left of the SLURM job)",
-        type=float,
-        metavar="MINUTES",
-    ),
-)
-def train(arguments: Namespace) -> None:
+@command(GROUP)
+def train(
+    config: Config = CONFIG,
+    results: Results = None,
+    arm: Arms = None,
+    seeds: Seeds = [],  # noqa: B006
+    run_dir: Annotated[Path | None, option("folder of the run (default: in the study's results)", "--run-dir")] = None,
+    time_limit: Annotated[
+        float | None,
+        option("save and exit with 75 before this time (default: what is left of the SLURM job)", metavar="MINUTES"),
+    ] = None,
+) -> None:
     """Train runs, or resume them; finished runs are left as they are.
 
     Problems and initial model are taken from the study's results. If one is missing there, it is made in the run's
@@ -112,52 +110,66 @@ def train(arguments: Namespace) -> None:
     srun starts train each run together; with `verl`, srun starts one process per node.
     """
     from ..errors import UserError
-    from ..job_state import begin, write_done
     from ..model.device import claim_gpu
-    from ..study.runs import run_matrix
-    from ..train.ranks import on_rank_0, ranks
     from ..train.stopping import Stop, deadline
     from ..trainers.launch import processes, read_slurm
-    from ..trainers.run import train_run
 
-    study, folder = study_and_folder(arguments)
-    arm = find_arm(study, arguments.arm)
-    seeds = arguments.seeds or study.seeds[:1]
-    if len(seeds) > 1 and arguments.run_dir:
+    study, folder = study_and_folder(config, results)
+    chosen, seeds = find_arm(study, arm), seeds or study.seeds[:1]
+    if len(seeds) > 1 and run_dir:
         raise UserError("--run-dir: is the folder of one run; leave it out, or name one seed.")
-    after_training = study.evaluation.after_training and arm.name in run_matrix(study).evaluated_arms
-    keys = {}
-    if arm.training(study).trainer != "verl":  # its own processes take what is visible
+    if chosen.training(study).trainer != "verl":  # its own processes take what is visible
         read_slurm()
         claim_gpu()
-    with Stop(deadline(arguments.time_limit)) as stop, processes(arm.training(study)):
-        if len(seeds) > 1 and study.training.engine == "vllm" and ranks()[1] > 1:
-            # A vLLM engine that is shut down destroys the process group, which the ranks need for the next seed.
-            raise UserError("--seeds: several ranks that sample with vLLM train one seed per process.")
-        if arguments.done:
-            on_rank_0(lambda: begin(arguments.done, [f"{arm.name}/seed{seed}" for seed in seeds]))
+    with Stop(deadline(time_limit)) as stop, processes(chosen.training(study)):
+        check_ranks(study, len(seeds))
         for seed in seeds:
-            run, start, data = run_inputs(arguments, study, folder, arm, seed)
-            name = f"{arm.name}/seed{seed}"
-            keys[name] = train_run(study, arm, seed, run, start, data, stop)
-            if after_training and not arguments.run_dir:
-                from ..evaluate.evaluation import evaluate
+            run, start, data = run_inputs(study, folder, chosen, seed, run_dir, alone=bool(run_dir and not results))
+            train_and_evaluate(study, folder, chosen, seed, run, start, data, stop, evaluated=not run_dir)
 
-                model, problems = {name: run.model}, data or run.data
-                on_rank_0(lambda model=model, problems=problems: evaluate(study, model, problems, folder))  # type: ignore[misc]
-        if arguments.done:
-            on_rank_0(lambda: write_done(arguments.done, keys))
+
+def check_ranks(study: Study, runs: int) -> None:
+    """UserError if the ranks of this process cannot train several ``runs``, one after the other."""
+    from ..errors import UserError
+    from ..train.ranks import ranks
+
+    if runs > 1 and study.training.engine == "vllm" and ranks()[1] > 1:
+        # A vLLM engine that is shut down destroys the process group, which the ranks need for the next seed.
+        raise UserError("--seeds: several ranks that sample with vLLM train one seed per process.")
+
+
+def train_and_evaluate(
+    study: Study,
+    folder: StudyFolder,
+    arm: Arm,
+    seed: int,
+    run: RunFolder,
+    start: str | None,
+    data: DataFolder | None,
+    stop: Stop,
+    evaluated: bool,
+) -> None:
+    """Train a run; with `evaluation.after_training` and ``evaluated``, evaluate its model with the same engine."""
+    from ..study.runs import run_matrix
+    from ..train.ranks import on_rank_0
+    from ..trainers.run import train_run
+
+    train_run(study, arm, seed, run, start, data, stop)
+    if evaluated and study.evaluation.after_training and arm.name in run_matrix(study).evaluated_arms:
+        from ..evaluate.evaluation import evaluate
+
+        on_rank_0(lambda: evaluate(study, {f"{arm.name}/seed{seed}": run.model}, data or run.data, folder))
 
 
 def run_inputs(
-    arguments: Namespace, study: Study, folder: StudyFolder, arm: Arm, seed: int
+    study: Study, folder: StudyFolder, arm: Arm, seed: int, run_dir: Path | None, alone: bool
 ) -> tuple[RunFolder, str | None, DataFolder | None]:
     """The folder of a run, its initial model and its problems; None if these are to be made in the run's folder."""
     from ..paths import RunFolder
-    from ..study.fingerprint import start_seed
+    from ..study.stages import start_seed
 
-    run = RunFolder(arguments.run_dir) if arguments.run_dir else folder.run(arm.name, seed)
-    if arguments.run_dir and not arguments.results:
+    run = RunFolder(run_dir) if run_dir else folder.run(arm.name, seed)
+    if alone:
         return run, None, None
     start = folder.start(start_seed(study, seed))
     made = study.model.start == "tiny" and start.record.exists()
@@ -179,106 +191,117 @@ def find_arm(study: Study, name: str | None) -> Arm:
     return arms.get(name) or Arm(name)
 
 
-@command(CONFIG, RESULTS, option("--shard", "number of the group of models (default: all groups)"), DONE)
-def evaluate(arguments: Namespace) -> None:
-    """Evaluate a study's initial and final models on its benchmarks.
+@command(GROUP)
+def evaluate(
+    config: Config = CONFIG,
+    results: Results = None,
+    arms: Annotated[list[str], option("arms, or start: the initial models (default: all)", "--arms", "--arm")] = [],  # noqa: B006
+) -> None:
+    """Evaluate a study's initial and final models on its benchmarks, all in one engine.
 
-    Models that were evaluated under the same protocol before are not sampled again. `evaluation.runs_per_engine` is
-    the size of a group.
+    Models that were evaluated under the same protocol before are not sampled again.
     """
     from ..errors import UserError, did_you_mean
     from ..evaluate.evaluation import evaluate
     from ..model.device import claim_gpu
-    from .jobs import Jobs
+    from ..records import EvaluatedArm, write_record
+    from ..study.runs import run_matrix
+    from ..study.stages import settings
 
-    study, folder = study_and_folder(arguments)
+    study, folder = study_and_folder(config, results)
+    known = [START, *run_matrix(study).evaluated_arms]
+    for name in arms:
+        if name not in known:
+            raise UserError(f"--arms: the study evaluates no arm {name!r}.{did_you_mean(name, known)}")
     claim_gpu()
-    jobs = Jobs.of_results(study, folder)
-    if arguments.shard is not None and arguments.shard not in jobs.shards:
-        raise UserError(f"--shard: there is no group {arguments.shard!r}.{did_you_mean(arguments.shard, jobs.shards)}")
-    shards = list(jobs.shards) if arguments.shard is None else [arguments.shard]
-    models = {name: model for shard in shards for name, model in jobs.models(shard).items()}
-    with job(arguments.done, models) as keys:
-        keys.update(evaluate(study, models, require_problems(folder), folder))
+    models = {arm: models_of(study, folder, arm) for arm in arms or known}
+    keys = evaluate(study, {n: m for of in models.values() for n, m in of.items()}, require_problems(folder), folder)
+    for arm, of in models.items():
+        of_arm = EvaluatedArm(settings=settings(study, "evaluation"), models={name: keys[name] for name in of})
+        write_record(folder.evaluated(arm), of_arm)
 
 
-# Figures, tables, the report and MLflow.
+def models_of(study: Study, folder: StudyFolder, arm: str) -> dict[str, Path]:
+    """Name → folder, or name on a hub, of the models of an arm, or of the initial models."""
+    from ..study.runs import run_matrix
+    from ..study.stages import start_seeds
+
+    if arm != START:
+        runs = [run for run in run_matrix(study).evaluated if run.arm == arm]
+        return {run.name: folder.run(run.arm, run.seed).model for run in runs}
+    tiny, named = study.model.start == "tiny", Path(study.model.start)
+    return {f"{START}/seed{seed}": folder.start(seed).path if tiny else named for seed in start_seeds(study)}
 
 
-@command(
-    CONFIG,
-    RESULTS,
-    option("name", "figure or table; see `figures` in the study file"),
-    path("--out", "file without suffix (default: in figures/ or tables/ of the results)"),
-    DONE,
-)
-def figure(arguments: Namespace) -> None:
-    """Draw one figure, or write one table, from a study's records.
+@command(GROUP)
+def figure(
+    names: Annotated[list[str], Argument(help="figures or tables; see `figures` in the study file")],
+    config: Config = CONFIG,
+    results: Results = None,
+    out: Annotated[
+        Path | None, option("file without suffix, of one figure (default: in figures/ or tables/ of the results)")
+    ] = None,
+) -> None:
+    """Draw figures, or write tables, from a study's records.
 
     A figure is written as PDF, SVG and PNG, a table as CSV and Markdown.
     """
+    from ..errors import UserError
     from ..figures.catalogue import draw
 
-    results = recorded(arguments)
-    with job(arguments.done, [arguments.name]) as digests:
-        draw(arguments.name, results, arguments.out)
-        digests[arguments.name] = results.fingerprints.figures()
+    if out is not None and len(names) > 1:
+        raise UserError("--out: is the file of one figure; leave it out, or name one figure.")
+    read = recorded(config, results)
+    for name in names:
+        draw(name, read, out)
 
 
-@command(
-    CONFIG,
-    RESULTS,
-    path("--captions", "folder of captions, NAME.rst (default: workflow/report)", default=Path("workflow/report")),
-    path("--out", "HTML file (default: report.html in the results)"),
-    flag("--screen", "instead, check that every result is there and print the overview: 15 lines"),
-    DONE,
-)
-def report(arguments: Namespace) -> None:
+@command(GROUP)
+def report(
+    config: Config = CONFIG,
+    results: Results = None,
+    captions: Annotated[Path, option("folder of captions, NAME.rst")] = Path("workflow/report"),
+    out: Annotated[Path | None, option("HTML file (default: report.html in the results)")] = None,
+    screen: Annotated[
+        bool, option("instead, check that every result is there and print the overview: 15 lines", "--screen")
+    ] = False,
+) -> None:
     """Write a study's report: one self-contained HTML page.
 
     It has the figures, tables of accuracy and comparisons, the evaluation protocol, and where every number comes from.
     """
-    results = recorded(arguments)
-    if arguments.screen:
+    read = recorded(config, results)
+    if screen:
         from ..report.completeness import check_complete
-        from ..report.overview import screen
+        from ..report.overview import screen as overview
 
-        check_complete(results)
-        print(screen(results))
-        return
-    from ..report.page import write_report
+        check_complete(read)
+        print(overview(read))
+    else:
+        from ..report.page import write_report
 
-    page = arguments.out or results.folder.report
-    with job(arguments.done, [page.name]) as digests:
-        write_report(results, arguments.captions, page)
-        digests[page.name] = results.fingerprints.tracking()
+        write_report(read, captions, out or read.folder.report)
 
 
-@command(
-    CONFIG,
-    RESULTS,
-    option(
-        "--follow",
-        "log the steps of runs while they are trained, until the process PID, which must have started this, ends",
-        type=int,
-        metavar="PID",
-    ),
-    DONE,
-)
-def track(arguments: Namespace) -> None:
+@command(GROUP)
+def track(
+    config: Config = CONFIG,
+    results: Results = None,
+    follow: Annotated[
+        int | None,
+        option("log the steps of runs until the process PID, which must have started this, ends", metavar="PID"),
+    ] = None,
+) -> None:
     """Copy a study's records to MLflow.
 
     Records that are already in MLflow are not logged again.
     """
     from ..records import write_record
-    from ..report.mlflow_sync import follow, mirror
+    from ..report import mlflow_sync
 
-    results = recorded(arguments)
-    if arguments.follow is not None:
+    read = recorded(config, results)
+    if follow is not None:
         os.nice(10)  # lower priority than training
-        follow(results, arguments.follow)
-        return
-    record = results.folder.tracking
-    with job(arguments.done, [record.name]) as digests:
-        write_record(record, mirror(results))
-        digests[record.name] = results.fingerprints.tracking()
+        mlflow_sync.follow(read, follow)
+    else:
+        write_record(read.folder.tracking, mlflow_sync.mirror(read))

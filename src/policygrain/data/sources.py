@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 from .. import digests
 from ..errors import UserError, did_you_mean
 from ..paths import DataFolder
-from ..records import Contamination, PreparedData, read_record, write_record
-from ..results import prepared_data
-from ..study.fingerprint import Fingerprints
+from ..records import Contamination, read_record, write_record
 from .contamination import overlaps
 from .families import FAMILIES, generate
 from .problem import Problem, read_problems, write_problems
@@ -70,32 +68,16 @@ def source_digests(study: Study) -> dict[str, str]:
 
 
 def prepare(study: Study, out: DataFolder) -> None:
-    """Write a study's problems into ``out``, unless they are there already, made from the same sources and settings.
-
-    Training and validation problems are disjoint. Benchmarks are not changed; their problems that are among the
-    training prompts are listed in `contamination.json`.
-    """
-    if not _is_current(study, out):
-        check_sources(study)
-        _write(study, out)
+    """Write a study's problems into ``out``: `prepare_training`, then `prepare_benchmarks`."""
+    prepare_training(study, out)
+    prepare_benchmarks(study, out)
 
 
-def _is_current(study: Study, out: DataFolder) -> bool:
-    if (prepared := prepared_data(out)) is None:
-        return False
-    sources = {**prepared.sources, **source_digests(study)}
-    return prepared.fingerprint == Fingerprints(study, sources).data() and all(
-        (out.path / name).is_file() and digests.of_file(out.path / name) == digest
-        for name, digest in prepared.files.items()
-    )
-
-
-def _write(study: Study, out: DataFolder) -> None:
+def prepare_training(study: Study, out: DataFolder) -> None:
+    """Write training and validation problems, which are disjoint."""
     data = study.data
-    out.sources.unlink(missing_ok=True)
     train: list[Problem] = []
     validation: list[Problem] = []
-    foreign: list[Problem] = []
     for source in data.train:
         if source in FAMILIES:
             train += generate(source, "train", data.train_size, data.seed, data.levels)
@@ -106,32 +88,30 @@ def _write(study: Study, out: DataFolder) -> None:
         held_out = problems[: min(data.validation_size, len(problems) // 2)]
         questions = {p.problem for p in held_out}
         validation += held_out
-        foreign += [p for p in problems[len(held_out) :] if p.problem not in questions]
-    train += foreign
+        train += [p for p in problems[len(held_out) :] if p.problem not in questions]
     if not train:
         raise UserError("data.train: nothing is left to train on; the files hold too few problems.")
-    written = {out.train: train, out.validation: validation}
-    # Synthetic problems are not compared: their splits share no question, and questions of a family have similar words.
+    write_problems(out.train, train)
+    write_problems(out.validation, validation)
+
+
+def prepare_benchmarks(study: Study, out: DataFolder) -> None:
+    """Write the problems of all benchmarks; `contamination.json` lists those that are among the training prompts.
+
+    Synthetic problems are not compared: their splits share no question, and questions of a family have similar words.
+    """
+    data = study.data
+    foreign = [p for p in read_problems(out.train) if p.source not in FAMILIES]
     compared: dict[str, list[Problem]] = {}
     for benchmark in study.evaluation.benchmarks:
-        source, size = benchmark.source, benchmark.size
-        if source in FAMILIES:
-            problems = generate(source, "test", size or FAMILY_SIZE, data.seed, data.levels)
+        if benchmark.source in FAMILIES:
+            problems = generate(benchmark.source, "test", benchmark.size or FAMILY_SIZE, data.seed, data.levels)
             compared[benchmark.name] = []
         else:
-            problems = compared[benchmark.name] = load(source, data.root, size)
-            check_ids(problems, source)
-        written[out.benchmark(benchmark.name)] = problems
-    for path, problems in written.items():
-        write_problems(path, problems)
+            problems = compared[benchmark.name] = load(benchmark.source, data.root, benchmark.size)
+            check_ids(problems, benchmark.source)
+        write_problems(out.benchmark(benchmark.name), problems)
     write_record(out.contamination, Contamination(overlaps=overlaps(foreign, compared)))
-    sources = source_digests(study)
-    record = PreparedData(
-        fingerprint=Fingerprints(study, sources).data(),
-        sources=sources,
-        files={p.relative_to(out.path).as_posix(): digests.of_file(p) for p in (*written, out.contamination)},
-    )
-    write_record(out.sources, record)
 
 
 def contaminated(data: DataFolder, benchmark: str) -> set[str]:

@@ -6,7 +6,7 @@ from ..errors import UserError
 from ..figures import SUFFIXES, TABLES
 from ..paths import START
 from ..results import StudyResults, run_metrics
-from ..study.fingerprint import start_seeds
+from ..study.stages import start_seeds
 
 
 def check_complete(results: StudyResults) -> None:

@@ -19,11 +19,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import UserError
-from ..job_state import is_training, run_status
 from ..paths import RunFolder
 from ..progress import Progress
 from ..records import Environment, ModelEvaluation, TrackingRecord
-from ..results import StudyResults, model_evaluation, run_config, run_summary
+from ..results import StudyResults, is_training, model_evaluation, run_config, run_status, run_summary
 from ..study.runs import Run
 from ..text import flat, redacted
 from .mlflow_store import connect, only_writer, reason, tracking_uri

@@ -91,14 +91,6 @@ class RunMatrix:
             runs_of.setdefault(run.arm, []).append(run)
         return runs_of
 
-    def processes(self, seeds_per_process: int) -> list[list[Run]]:
-        """The runs that each training process trains in sequence; all runs of a process have the same arm."""
-        return [
-            runs[i : i + seeds_per_process]
-            for runs in self.by_arm().values()
-            for i in range(0, len(runs), seeds_per_process)
-        ]
-
 
 def arms_of(experiment: Experiment, study: Study) -> list[Arm]:
     """The arms of one experiment: every method with every combination of `vary`.

@@ -1,7 +1,7 @@
 """The keys of a study file and their types. An unknown key is an error.
 
 The documentation and editors show the descriptions. Each key declares which results depend on it (`decides`, see
-`fingerprint.py`).
+`stages.py`).
 """
 
 from __future__ import annotations
@@ -258,9 +258,6 @@ class Evaluation(Section):
         "evaluate a run's final model in the process that trained it, with the engine of training; saves "
         "start-up time for tiny models",
     )
-    runs_per_engine: PositiveInt = key(
-        NOTHING, 30, "models that one process evaluates one after the other, with the same engine"
-    )
     seed: Seed = key("evaluation", 7, "sampling seed")
     stop: list[Text] = key(
         "evaluation",
@@ -428,12 +425,8 @@ class Study(Section):
         "settings and has this one as `base` sets []",
     )
     seeds: Several[Seed] = key("figures", [0, 1, 2], "seeds of training runs and initial models")
-    seeds_per_process: int = key(
-        NOTHING,
-        1,
-        "runs of an arm that one process trains in sequence; larger values save start-up time",
-        ge=1,
-        le=1000,
+    seeds_per_process: Literal[1, "all"] = key(
+        NOTHING, 1, "all: one process trains the seeds of an arm, one after the other, which saves start-up time"
     )
     model: Model = Field(Model(), description="the model that training starts from")
     prompt: Prompt = Field(Prompt(), description="prompt format")

@@ -1,7 +1,7 @@
 """Building blocks of the study schema: sections, keys, and value types with bounds.
 
 Bounds exclude only values that are certainly mistakes. Each key names the artefacts that depend on it directly;
-indirect dependencies are in `fingerprint`.
+what depends on those, Snakemake finds by their files.
 """
 
 from __future__ import annotations

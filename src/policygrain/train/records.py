@@ -13,9 +13,9 @@ from typing import Any
 
 from ..errors import Stopped, UserError
 from ..files import atomic_text, flush
-from ..job_state import run_status
 from ..paths import RunFolder
 from ..records import RunStatus, write_record
+from ..results import run_status
 from .ranks import is_rank_0, on_rank_0
 
 

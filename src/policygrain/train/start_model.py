@@ -18,7 +18,7 @@ from ..hub import identity
 from ..paths import DataFolder, StartFolder
 from ..records import StartModelRecord, write_record
 from ..results import start_model
-from ..study.fingerprint import Fingerprints
+from ..study.stages import start_settings
 
 if TYPE_CHECKING:
     from ..study import Study
@@ -96,7 +96,7 @@ def _is_model(folder: StartFolder, study: Study, seed: int, data: DataFolder) ->
 
 def _made_from(study: Study, seed: int, data: DataFolder) -> dict[str, Any]:
     """The inputs of an initial model: settings, and the digest of the training problems."""
-    return {**Fingerprints(study).start_settings(seed), "training_data": digests.of_file(data.train)}
+    return {**start_settings(study, seed), "training_data": digests.of_file(data.train)}
 
 
 def check_start_model(folder: Path, revision: str | None = None) -> str:

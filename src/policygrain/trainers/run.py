@@ -16,10 +16,10 @@ from ..errors import UserError
 from ..files import check_free_space
 from ..paths import DataFolder, RunFolder
 from ..provenance import commit, hardware, versions
-from ..records import Environment, FinalMetrics, RunConfig, RunInputs, RunSummary, write_record
-from ..results import run_summary
-from ..study.fingerprint import Fingerprints, code_digests, start_seed
+from ..records import Environment, FinalMetrics, RunConfig, RunInputs, RunSummary, read_record, write_record
+from ..results import TRAIN, run_metrics, run_summary
 from ..study.runs import Arm
+from ..study.stages import run_settings, start_seed
 from ..train.checkpoint import remove_old, run_lock
 from ..train.ranks import on_rank_0, ranks
 from ..train.records import complete_status, recorded_status
@@ -83,6 +83,7 @@ def prepare_run(
     claim(run, config)
     ended = has_ended(run, config)
     if not ended:
+        run.ended.unlink(missing_ok=True)
         run.summary.unlink(missing_ok=True)  # a summary means that the run has ended
         write_record(run.config, config)
     return config, start, data, ended
@@ -90,7 +91,7 @@ def prepare_run(
 
 def run_config(study: Study, arm: Arm, seed: int, start: str, data: DataFolder) -> RunConfig:
     """The record of everything that the result of a run depends on; its key is the digest of these inputs."""
-    settings = Fingerprints(study, code_digests(study)).run_settings(arm, seed)
+    settings = run_settings(study, arm, seed)
     inputs = RunInputs(
         start_model=check_start_model(Path(start), study.model.revision),
         train=digests.of_file(data.train),
@@ -133,11 +134,19 @@ def _key_of(run: RunFolder) -> str | None:
 
 
 def has_ended(run: RunFolder, config: RunConfig) -> bool:
-    """Whether the folder contains the summary and the final model of this run."""
-    if not run.summary.exists():
+    """Whether the folder contains this run to its end; if so, its summary is written again where it is missing.
+
+    UserError if its metrics are missing or damaged, because they would be lost.
+    """
+    if not run.ended.exists():
         return False
-    summary = run_summary(run)
-    return summary.key == config.key and run.model.is_dir() and digests.of_model(run.model) == summary.model_digest
+    summary = read_record(RunSummary, run.ended, TRAIN)
+    if summary.key != config.key or not run.model.is_dir() or digests.of_model(run.model) != summary.model_digest:
+        return False
+    if not run.summary.exists():
+        write_record(run.summary, summary)
+    run_metrics(run)
+    return True
 
 
 def _summarise(study: Study, run: RunFolder, config: RunConfig, final: FinalMetrics) -> None:
@@ -154,9 +163,9 @@ def _summarise(study: Study, run: RunFolder, config: RunConfig, final: FinalMetr
         engine=trainer,
     )
     digest = digests.of_model(run.model)
-    write_record(
-        run.summary, RunSummary(**config.model_dump(), final=final, model_digest=digest, environment=environment)
-    )
+    summary = RunSummary(**config.model_dump(), final=final, model_digest=digest, environment=environment)
+    write_record(run.ended, summary)
+    write_record(run.summary, summary)
 
 
 def check_final_model(run: RunFolder) -> str:

@@ -1,0 +1,77 @@
+"""What Snakemake does when it reads the workflow: lock the study, and write the settings of its stages."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from ..data.sources import source_digests
+from ..errors import UserError
+from ..files import atomic_text
+from ..hub import identity
+from ..paths import StudyFolder
+from ..study import Study, study_text
+from ..study.stages import stage_settings
+
+PARENT = "POLICYGRAIN_SNAKEMAKE"  # environment variable: the process of Snakemake, with which its jobs end
+
+
+def lock(folder: StudyFolder) -> None:
+    """Lock the study until this process ends. UserError if another process has locked it.
+
+    The kernel releases the lock when the process ends or is killed. On file systems without locks nothing is locked.
+    """
+    path = folder.workflow_lock
+    folder.path.mkdir(parents=True, exist_ok=True)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror}.") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise UserError(
+            f"{folder.path}: this study is being run already, by {path.read_text().strip() or 'another process'}. Wait "
+            "until that has ended, or stop it with Ctrl-C; then the same command continues."
+        ) from error
+    except OSError:
+        pass
+    path.write_text(f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%F %T')}\n")
+
+
+def write_settings(study: Study, folder: StudyFolder) -> None:
+    """Write the study, and the settings of its stages, to files; a file is only written if its content changes.
+
+    What is made from a file that has been written is older than it, so Snakemake makes it again. For problems and an
+    initial model that are not here, the digests that were recorded stand.
+    """
+    known = {name: _content(folder.settings(name)) for name in ("data", "benchmarks", "evaluation")}
+    sources = {**known["data"].get("sources", {}), **known["benchmarks"].get("sources", {}), **source_digests(study)}
+    start = None
+    if study.model.start != "tiny":
+        try:
+            start = identity(study.model.start, study.model.revision, remembered=True)
+        except UserError:
+            start = known["evaluation"].get("start_model")
+    texts = {
+        folder.settings(name): json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+        for name, content in stage_settings(study, sources, start).items()
+    }
+    for path, text in {folder.study: study_text(study, folder.study), **texts}.items():
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            atomic_text(path, text)
+
+
+def _content(path: Path) -> dict[str, Any]:
+    """The settings in a file; empty if it is missing or damaged."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}

@@ -1,0 +1,129 @@
+"""What each stage of a study depends on.
+
+Every key of the schema declares which results depend on it directly (`decides`). `stage_settings` is the content of the
+files in `results/STUDY/settings/`, by which Snakemake decides what to make again; the settings of a run and of an
+initial model are in their records, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from .. import digests
+from ..objective import Method
+from ..objective.method import TEXTS
+from .runs import Arm, methods_of, run_matrix
+from .schema import Study
+from .sections import Artefact, decides, leaves
+
+CODE = "code"  # a setting of runs: custom function → digest of its file
+# Increased with a change of the program after which results of a stage differ, so that it runs again.
+VERSIONS = {"data": 1, "benchmarks": 1, "start": 1, "train": 1, "evaluation": 1, "figures": 1, "tracking": 1}
+
+
+def stage_settings(study: Study, sources: Mapping[str, str], start: str | None) -> dict[str, Any]:
+    """Name of a file in `settings/` → its content, of every stage, arm and figure of a study.
+
+    ``sources``: source of problems → digest of its file, for those that are files. ``start``: digest or commit of a
+    pretrained initial model; None for tiny models, which are files of the study.
+    """
+    arms = run_matrix(study).arms
+    shown = [method for method in methods_of(study) if method.name in {arm.method_name for arm in arms.values()}]
+    drawn = {**settings(study, "figures"), "texts": {m.name: [getattr(m, key) for key in TEXTS] for m in shown}}
+    drawn.pop("figures", None)
+    problems = {s: sources[s] for s in study.data.train if s in sources}
+    benchmarks = {b.source: sources[b.source] for b in study.evaluation.benchmarks if b.source in sources}
+    pretrained = {} if start is None else {"start_model": start}
+    stages: dict[str, tuple[str, Any]] = {
+        "data": ("data", {**settings(study, "training_data"), "sources": problems}),
+        "benchmarks": ("benchmarks", {**settings(study, "benchmarks"), "sources": benchmarks}),
+        "start": ("start", settings(study, "start_model")),
+        **{f"arms/{name}": ("train", {**arm_settings(study, arm), **pretrained}) for name, arm in arms.items()},
+        "evaluation": ("evaluation", {**settings(study, "evaluation"), **pretrained}),
+        **{f"figures/{name}": ("figures", drawn) for name in study.figures},
+        "tables": ("figures", drawn),
+        "report": ("figures", drawn),
+        "tracking": ("tracking", settings(study, "tracking")),
+    }
+    return {name: {"version": VERSIONS[stage], **content} for name, (stage, content) in stages.items()}
+
+
+def arm_settings(study: Study, arm: Arm) -> dict[str, Any]:
+    """The settings that all runs of an arm depend on directly, with the resolved method."""
+    arm_study = study.model_copy(update={"training": arm.training(study)})
+    without_methods = {key: value for key, value in settings(arm_study, "run").items() if key != "methods"}
+    method = arm.method(study)
+    content = {key: value for key, value in method.with_entropies().data().items() if key not in TEXTS}
+    code = code_digests(method)
+    return {**without_methods, "method": content, **({CODE: code} if code else {})}
+
+
+def run_settings(study: Study, arm: Arm, seed: int) -> dict[str, Any]:
+    """The settings that a run depends on directly."""
+    return {**arm_settings(study, arm), "seed": seed, "start_seed": start_seed(study, seed)}
+
+
+def start_settings(study: Study, seed: int) -> dict[str, Any]:
+    """The settings that an initial model depends on directly; ``seed`` is its own, not that of a run."""
+    return {**settings(study, "start_model"), "seed": seed}
+
+
+def code_digests(method: Method) -> dict[str, str]:
+    """Custom function → digest of the file that defines it, for functions that are found; nothing is imported.
+
+    The digest does not include other modules that this file imports.
+    """
+    files = {name: _file_of(name.partition(":")[0]) for name in method.custom_functions}
+    return {name: digests.of_file(path) for name, path in files.items() if path is not None}
+
+
+def _file_of(module: str) -> Path | None:
+    """The file of a module that is not imported; None if it is not found."""
+    package, *parts = module.split(".")
+    spec = find_spec(package)  # of a top-level name: imports nothing, and knows editable installations
+    for part in parts:
+        spec = spec and PathFinder.find_spec(part, spec.submodule_search_locations or [])
+    return Path(spec.origin) if spec and spec.origin and Path(spec.origin).is_file() else None
+
+
+def settings(section: BaseModel, artefact: Artefact, prefix: str = "") -> dict[str, Any]:
+    """The keys that ``artefact`` depends on directly, with their values; keys with default values are left out.
+
+    Without the defaults, a new key of the schema does not make finished results outdated.
+    """
+    values: dict[str, Any] = {}
+    for name, info in type(section).model_fields.items():
+        value, key, declared = getattr(section, name), f"{prefix}{name}", decides(info)
+        if declared is not None:
+            if artefact in declared and (info.is_required() or value != info.get_default()):
+                values[key] = section.model_dump(mode="json", include={name})[name]
+            continue
+        if isinstance(value, BaseModel):
+            nested = settings(value, artefact, f"{key}.")
+            if info.get_default() is None and any(artefact in (decides(i) or ()) for _, i in leaves(type(value))):
+                values[key] = "set"  # an optional section, in which all keys may have default values
+            values |= nested
+        elif isinstance(value, list | tuple):
+            for i, item in enumerate(value):
+                values |= settings(item, artefact, f"{key}[{i}].")
+        elif isinstance(value, dict):
+            for item_name, item in value.items():
+                values |= settings(item, artefact, f"{key}.{item_name}.")
+    return values
+
+
+def start_seed(study: Study, seed: int) -> int:
+    """The seed of the initial model of a run with ``seed``: with `model.starts`, seeds share initial models in turn."""
+    first, starts = min(study.seeds), study.model.starts
+    return seed if starts is None else first + (seed - first) % starts
+
+
+def start_seeds(study: Study) -> list[int]:
+    """The seeds of the initial models of a study."""
+    return sorted({start_seed(study, seed) for seed in study.seeds})

@@ -1,8 +1,7 @@
 """How long planning takes: `snakemake --dry-run` of a study of many methods, seeds and benchmarks.
 
-20 methods × 8 benchmarks by default, twice: 10 seeds with few jobs (one engine evaluates 20 models), and 50 seeds with
-many (one engine per model). And of finished studies: the laptop study, and 20
-methods of 64 seeds. There, too, what a job of a cluster pays: Snakemake reads the workflow again inside each.
+20 methods × 64 seeds × 8 benchmarks by default, of which nothing or everything is there; and what a job of a cluster
+pays: Snakemake reads the workflow again inside each.
 
     python benchmarks/dry_run.py [--profile slurm] [--out benchmarks/dry_run.json]
 
@@ -12,11 +11,12 @@ Prints JSON: seconds (of the clock and of processors), peak memory of the Snakem
 from __future__ import annotations
 
 import json
+import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -24,29 +24,22 @@ import yaml
 
 from common import parser_of, provenance, save
 from policygrain.objective import method_names
-from policygrain.paths import StudyFolder
 
 ROOT = Path(__file__).parents[1]
 
 
-# Models per engine, and how often the number of seeds.
-GRAINS = {"few jobs": (20, 1), "many jobs": (1, 5)}
-
-
-def study(methods: int, seeds: int, benchmarks: int, grain: tuple[int, int]) -> dict[str, Any]:
+def study(methods: int, seeds: int, benchmarks: int) -> dict[str, Any]:
     """A study file based on config.yaml, in which every run is a job of its own."""
     presets = method_names()
     names = [f"method_{i:03d}" for i in range(methods)]
     return {
         "base": str(ROOT / "config.yaml"),
         "name": "many",
-        "seeds": list(range(seeds * grain[1])),
+        "seeds": list(range(seeds)),
         "seeds_per_process": 1,
         "methods": {name: {"base": presets[i % len(presets)]} for i, name in enumerate(names)},
         "experiments": {"headline": {"methods": names}},
-        **dict.fromkeys(("estimators", "rounds")),
         "evaluation": {
-            "runs_per_engine": grain[0],
             "after_training": False,
             "benchmarks": [{"name": f"benchmark_{i}", "source": "count"} for i in range(benchmarks)],
         },
@@ -93,39 +86,25 @@ def measure_finished(content: dict[str, Any], *profile: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "study.yaml").write_text(yaml.safe_dump(content))
-        results = StudyFolder(folder / "results" / content["name"])
         lines = snakemake(name, "--summary", "all")[0].splitlines()
         outputs = [folder / line.split("\t")[0] for line in lines if line.startswith("results/")]
         for path in outputs:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
-        shutil.rmtree(folder / ".snakemake")
+        now = time.time()
+        for path in folder.rglob("*"):
+            os.utime(path, (now, now))
         planned, whole = snakemake(name, *profile, "--dry-run", "--", "all")
         if "Nothing to be done" not in planned:
             sys.exit(f"the study is not finished:\n{planned}")
-        job = next(path for path in outputs if path.is_relative_to(results.path / "done" / "train"))
+        job = next(path for path in outputs if path.name == "summary.json")
         _, one = snakemake(name, *profile, "--dry-run", "--", str(job.relative_to(folder)))
         return {"files": len(outputs), "plan": whole, "one job": one}
 
 
-def planned_studies(size: dict[str, int], *profile: str) -> dict[str, Any]:
-    """Studies of which nothing is there."""
-    return {name: measure(study(**size, grain=grain), *profile) for name, grain in GRAINS.items()}
-
-
-def finished_studies(*profile: str) -> dict[str, Any]:
-    """The laptop study, and a large one."""
-    laptop = {"base": str(ROOT / "studies" / "laptop-full.yaml"), "name": "laptop"}
-    many = study(20, 64, 8, GRAINS["few jobs"])
-    return {
-        "finished laptop study": measure_finished(laptop, *profile),
-        "finished, 20 methods of 64 seeds": measure_finished(many, *profile),
-    }
-
-
 def main() -> None:
     parser = parser_of(__doc__)
-    for name, default in (("methods", 20), ("seeds", 10), ("benchmarks", 8)):
+    for name, default in (("methods", 20), ("seeds", 64), ("benchmarks", 8)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--only", choices=["new", "finished"], help="only studies without, or with, all results")
     parser.add_argument("--profile", help="Snakemake profile (default: jobs run on this machine)")
@@ -136,8 +115,8 @@ def main() -> None:
         **provenance(),
         **size,
         "profile": arguments.profile,
-        **(planned_studies(size, *profile) if arguments.only != "finished" else {}),
-        **(finished_studies(*profile) if arguments.only != "new" else {}),
+        **({} if arguments.only == "finished" else {"nothing is there": measure(study(**size), *profile)}),
+        **({} if arguments.only == "new" else {"finished": measure_finished(study(**size), *profile)}),
     }
     print(json.dumps(report, indent=1))
     save(report, arguments.out)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from . import left
 
 # Options that several words may follow, `--seeds 0 1 2`; the parser knows them once per word.
-SEVERAL = {"--seed", "--seeds", "--a", "--b", "--stop"}
+SEVERAL = {"--seed", "--seeds", "--arm", "--arms", "--a", "--b", "--stop"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

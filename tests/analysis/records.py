@@ -9,7 +9,7 @@ import numpy as np
 from policygrain.paths import StudyFolder
 from policygrain.results import StudyResults
 from policygrain.study import Study
-from policygrain.study.fingerprint import Fingerprints
+from policygrain.study.runs import run_matrix
 
 from ..support.made_up import SHARED, make_up, make_up_evaluation, make_up_run
 from ..support.small import small_study
@@ -40,9 +40,9 @@ def write(study: Study, folder: Path, curve: Curve, right: Mapping[str, int] | N
 
     Seed s solves s mod 2 problems more, which cancels in pairs.
     """
-    results, fingerprints = StudyFolder(make_up(study, folder, {})), Fingerprints(study)
-    for run in fingerprints.matrix.runs:
-        make_up_run(fingerprints, results, run, rows_of(curve(run.arm, run.seed)))
+    results = StudyFolder(make_up(study, folder, {}))
+    for run in run_matrix(study).runs:
+        make_up_run(study, results, run, rows_of(curve(run.arm, run.seed)))
     for name, _ in list(results.evaluations()):
         make_up_evaluation(study, results, name, (right or {}).get(name.split("/")[0], 6) + int(name[-1]) % 2)
     return StudyResults(folder)

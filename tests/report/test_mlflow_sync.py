@@ -14,14 +14,12 @@ from typing import Any
 import pytest
 
 from policygrain.errors import Stopped, UserError
-from policygrain.results import is_training, run_status
 from policygrain.paths import RunFolder, StudyFolder
 from policygrain.records import RunStatus, write_record
 from policygrain.report.mlflow_store import connect, serve, tracking_uri
 from policygrain.report.mlflow_sync import CONTENT, KEY, PAUSE, Follower, mirror
-from policygrain.results import StudyResults, run_summary
+from policygrain.results import StudyResults, is_training, run_status, run_summary
 from policygrain.study import load_study
-from policygrain.study.fingerprint import Fingerprints
 from policygrain.study.runs import Run
 from policygrain.train.records import complete_status, recorded_status
 
@@ -45,7 +43,7 @@ class Live:
         self.study = small_study(name="live", seeds=[0], tracking={"uri": self.uri})
         self.folder = StudyFolder(folder / "live")
         rows = [self._row(step) for step in range(STEPS + 1)]
-        self.run = make_up_run(Fingerprints(self.study), self.folder, Run("grpo", 0), rows, [])
+        self.run = make_up_run(self.study, self.folder, Run("grpo", 0), rows, [])
         self.run.summary.rename(self.run.path / "summary of later")
         self.write(2)
         self.say("RUNNING")

@@ -1,6 +1,5 @@
 """The documentation agrees with the code: links, commands, study files, imports, and the tables of presets."""
 
-import argparse
 import importlib
 import re
 import shlex
@@ -8,9 +7,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import typer
 import yaml
 
-from policygrain.commands import COMMANDS
+from policygrain.cli import _repeated
+from policygrain.commands import app
 from policygrain.merging import merge
 from policygrain.study import parse_study
 from policygrain.study.schema import Study
@@ -81,11 +82,11 @@ def test_commands_have_the_options_that_they_are_given(path):
     for line in "\n".join(blocks(path, "", "bash")).replace("\\\n", " ").splitlines():
         command = re.match(r"(?:\$ )?(?:\.venv/bin/)?policygrain (.*)", line.strip())
         if command:
-            parser = argparse.ArgumentParser()
-            choices = parser.add_subparsers(required=True)
-            for each in COMMANDS.values():
-                each.add_to(choices)
-            parser.parse_args(shlex.split(command[1].split(" >")[0].split(" | ")[0], comments=True))
+            words = _repeated(shlex.split(command[1].split(" >")[0].split(" | ")[0], comments=True))
+            chosen = typer.main.get_command(app)
+            while words and words[0] in getattr(chosen, "commands", {}):
+                chosen = chosen.commands[words.pop(0)]
+            chosen.make_context("policygrain", words, resilient_parsing="--help" in words)
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("*.md")), ids=lambda p: p.name)

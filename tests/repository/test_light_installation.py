@@ -90,7 +90,6 @@ def test_the_objective_imports_nothing_of_the_pipeline_and_methods_are_checked_w
 
 
 def test_a_command_of_the_pipeline_says_what_to_install(light):
-    assert "tepo" in run(light, "-m", "policygrain.cli", "methods")
     assert "pip install './policygrain[study]'" in run(light, "-m", "policygrain.cli", "check", code=2)
 
 

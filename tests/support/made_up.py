@@ -21,8 +21,8 @@ from policygrain.records import (
     write_record,
 )
 from policygrain.study import Study, study_text
-from policygrain.study.fingerprint import Fingerprints, start_seeds
-from policygrain.study.runs import Run
+from policygrain.study.runs import Run, run_matrix
+from policygrain.study.stages import run_settings, start_seeds
 
 from .files import write_lines
 
@@ -32,10 +32,10 @@ SHARED = {"gradient_norm": 1.0, "entropy_old": 0.5, "response_length_mean": 9.0,
 
 def make_up(study: Study, folder: Path, right: dict[str, int]) -> Path:
     """Records of all runs of a study: ``right`` of 12 problems for the arms named, 6 for the others."""
-    results, fingerprints = StudyFolder(folder), Fingerprints(study)
-    for run in fingerprints.matrix.runs:
-        make_up_run(fingerprints, results, run)
-    models = [f"{START}/seed{s}" for s in start_seeds(study)] + [r.name for r in fingerprints.matrix.evaluated]
+    results, matrix = StudyFolder(folder), run_matrix(study)
+    for run in matrix.runs:
+        make_up_run(study, results, run)
+    models = [f"{START}/seed{s}" for s in start_seeds(study)] + [r.name for r in matrix.evaluated]
     for model in models:
         make_up_evaluation(study, results, model, right.get(model.split("/")[0], 6))
     results.study.write_text(study_text(study, results.study))
@@ -43,26 +43,26 @@ def make_up(study: Study, folder: Path, right: dict[str, int]) -> Path:
 
 
 def make_up_run(
-    fingerprints: Fingerprints,
+    study: Study,
     results: StudyFolder,
     run: Run,
     rows: Sequence[dict[str, Any]] | None = None,
     timings: Sequence[dict[str, Any]] | None = None,
 ) -> RunFolder:
     """The records of one run that has ended; ``rows`` are its metrics, the last of them of the final validation."""
-    arm, there = fingerprints.matrix.arms[run.arm], results.run(run.arm, run.seed)
-    updates = arm.training(fingerprints.study).updates_of_batch
+    arm, there = run_matrix(study).arms[run.arm], results.run(run.arm, run.seed)
+    updates = arm.training(study).updates_of_batch
     rows = rows or made_up_rows(updates, run.seed)
     steps = len(rows) - 1
     timings = timings or [{"step": s, "total_seconds": 2.0 * (s + 1)} for s in range(steps)]
-    start = f"s{run.seed}" if fingerprints.study.model.start == "tiny" else "s"
+    start = f"s{run.seed}" if study.model.start == "tiny" else "s"
     write_lines(there.metrics, rows)
     write_lines(there.timings, timings)
     config = RunConfig(
         key=f"key-{run.arm}-{run.seed}",
         arm=run.arm,
         seed=run.seed,
-        settings=fingerprints.run_settings(arm, run.seed),
+        settings=run_settings(study, arm, run.seed),
         method={"ratio": "token"},
         training={"steps": steps},
         inputs=RunInputs(start_model=start, train="d", validation="v"),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 # Every call is a process of its own, forked from one that has imported Snakemake, which takes longer than a dry run.
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["snakemake.cli", "policygrain.commands.jobs", "policygrain.commands.session"])
+SERVER.set_forkserver_preload(["snakemake.cli", "policygrain.commands.workflow"])
 TIMEOUT = 1800  # seconds; the machine may have other things to do
 Done = subprocess.CompletedProcess[str]
 

@@ -15,10 +15,9 @@ import pytest
 
 from policygrain.cli import main
 from policygrain.errors import Stopped, UserError
-from policygrain.results import run_status
 from policygrain.model.loading import load_model
 from policygrain.paths import RunFolder
-from policygrain.results import run_metrics, run_summary
+from policygrain.results import run_metrics, run_status, run_summary
 from policygrain.study import Study
 from policygrain.train.stopping import Stop
 from policygrain.trainers.launch import own_gpu

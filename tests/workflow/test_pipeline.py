@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from policygrain.study.fingerprint import Fingerprints
 
 from policygrain.figures.catalogue import draw
 from policygrain.files import read_json, read_json_lines
@@ -19,7 +20,6 @@ from policygrain.paths import StudyFolder
 from policygrain.report.samples import EACH, SHOWN
 from policygrain.results import StudyResults, evaluated_samples, samples, start_model
 from policygrain.study import load_study
-from policygrain.study.fingerprint import Fingerprints
 from policygrain.study.runs import Run
 
 from ..support.mlflow_store import Store

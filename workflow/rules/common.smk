@@ -69,6 +69,10 @@ BENCHMARKS = [
 ]
 EVALUATED = [START, *dict.fromkeys(run.arm for run in MATRIX.evaluated)]
 EVALUATIONS = [f"results/{STUDY.name}/evaluation/{arm}.json" for arm in EVALUATED]
+RECORDS = [
+    *EVALUATIONS,
+    *(path for path, run in zip(RUNS, MATRIX.runs) if run not in MATRIX.evaluated),
+]  # of all runs
 FIGURES = [
     f"results/{STUDY.name}/figures/{name}{suffix}"
     for name in STUDY.figures

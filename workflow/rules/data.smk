@@ -1,5 +1,4 @@
 rule prepare:
-    # Training and validation problems.
     input:
         settings="results/{study}/settings/data.json",
     output:
@@ -11,12 +10,14 @@ rule prepare:
         "../../environment.yml"
     params:
         policygrain=policygrain,
+    # Training and validation problems.
+    message:
+        "write the training and validation problems"
     shell:
         "exec {params.policygrain} prepare --config results/{wildcards.study}/study.yaml --only training > {log:q} 2>&1"
 
 
 rule benchmarks:
-    # The problems of all benchmarks, and which of them are among the training problems.
     input:
         settings="results/{study}/settings/benchmarks.json",
         train="results/{study}/data/train.jsonl",
@@ -33,12 +34,14 @@ rule benchmarks:
         "../../environment.yml"
     params:
         policygrain=policygrain,
+    # The problems of all benchmarks, and which of them are among the training problems.
+    message:
+        "write the problems of the benchmarks"
     shell:
         "exec {params.policygrain} prepare --config results/{wildcards.study}/study.yaml --only benchmarks > {log:q} 2>&1"
 
 
 rule start_model:
-    # A tiny model, trained by supervised fine-tuning to a middling accuracy; one per seed, shared by all methods.
     input:
         settings="results/{study}/settings/start.json",
         train="results/{study}/data/train.jsonl",
@@ -50,6 +53,9 @@ rule start_model:
         "../../environment.yml"
     params:
         policygrain=policygrain,
+    # A tiny model, trained by supervised fine-tuning to a middling accuracy; one per seed, shared by all methods.
+    message:
+        "make the initial model of seed {wildcards.seed}"
     shell:
         "exec {params.policygrain} start-model --config results/{wildcards.study}/study.yaml --seed {wildcards.seed}"
         " > {log:q} 2>&1"

@@ -1,5 +1,4 @@
 rule evaluate:
-    # The models of an arm, or the initial models (`start`), in one engine.
     input:
         settings="results/{study}/settings/evaluation.json",
         benchmarks=BENCHMARKS,
@@ -15,6 +14,9 @@ rule evaluate:
     params:
         policygrain=policygrain,
         arms=lambda w: [w.arm],
+    # The models of an arm, or the initial models (`start`), in one engine.
+    message:
+        "evaluate {params.arms}"
     shell:
         "exec {params.policygrain} evaluate --config results/{wildcards.study}/study.yaml --arms {params.arms:q}"
         " > {log:q} 2>&1"

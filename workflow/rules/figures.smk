@@ -4,8 +4,7 @@
 rule figure:
     input:
         settings="results/{study}/settings/figures/{figure}.json",
-        runs=RUNS,
-        evaluations=EVALUATIONS,
+        records=RECORDS,
     output:
         pdf="results/{study}/figures/{figure}.pdf",
         svg="results/{study}/figures/{figure}.svg",
@@ -21,6 +20,8 @@ rule figure:
         "../../environment.yml"
     params:
         policygrain=policygrain,
+    message:
+        "draw {wildcards.figure}"
     shell:
         "exec {params.policygrain} figure {wildcards.figure} --config results/{wildcards.study}/study.yaml > {log:q} 2>&1"
 
@@ -28,8 +29,7 @@ rule figure:
 rule tables:
     input:
         settings="results/{study}/settings/tables.json",
-        runs=RUNS,
-        evaluations=EVALUATIONS,
+        records=RECORDS,
     output:
         report(
             expand(
@@ -49,12 +49,13 @@ rule tables:
     params:
         policygrain=policygrain,
         tables=TABLE_NAMES,
+    message:
+        "write the tables"
     shell:
         "exec {params.policygrain} figure {params.tables} --config results/{wildcards.study}/study.yaml > {log:q} 2>&1"
 
 
 rule report_page:
-    # The study as one page. (`snakemake --report report.zip` makes Snakemake's own, with the jobs.)
     input:
         settings="results/{study}/settings/report.json",
         figures=FIGURES,
@@ -73,6 +74,9 @@ rule report_page:
     params:
         policygrain=policygrain,
         captions=lambda w, input: Path(input.captions[0]).parent,
+    # The study as one page. (`snakemake --report report.zip` makes Snakemake's own, with the jobs.)
+    message:
+        "write the report"
     shell:
         "exec {params.policygrain} report --config results/{wildcards.study}/study.yaml --captions {params.captions:q}"
         " > {log:q} 2>&1"

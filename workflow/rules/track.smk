@@ -1,9 +1,7 @@
 rule track:
-    # MLflow mirrors the records. A server that does not answer loses nothing; run it again.
     input:
         settings="results/{study}/settings/tracking.json",
-        runs=RUNS,
-        evaluations=EVALUATIONS,
+        records=RECORDS,
         figures=FIGURES,
         tables=TABLES,
     output:
@@ -14,5 +12,8 @@ rule track:
         "../../environment.yml"
     params:
         policygrain=policygrain,
+    # MLflow mirrors the records. A server that does not answer loses nothing; run it again.
+    message:
+        "copy the records to MLflow"
     shell:
         "exec {params.policygrain} track --config results/{wildcards.study}/study.yaml > {log:q} 2>&1"

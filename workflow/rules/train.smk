@@ -1,6 +1,4 @@
 rule train:
-    # The trainer resumes from the newest checkpoint in the run's folder. Only summary.json is an output, because Snakemake
-    # removes outputs before every attempt; a run that has ended is found by its key in run.json, and costs no step.
     input:
         settings="results/{study}/settings/arms/{arm}.json",
         problems="results/{study}/data/train.jsonl",
@@ -16,6 +14,10 @@ rule train:
     params:
         policygrain=policygrain,
         seeds=lambda w: [w.seed],
+    # The trainer resumes from the newest checkpoint in the run's folder. Only summary.json is an output, because Snakemake
+    # removes outputs before every attempt; a run that has ended is found by its key in run.json, and costs no step.
+    message:
+        "train {wildcards.arm}, seed {params.seeds}"
     shell:
         "exec {params.policygrain} train --config results/{wildcards.study}/study.yaml --arm {wildcards.arm:q}"
         " --seeds {params.seeds} > {log:q} 2>&1"

@@ -24,7 +24,7 @@ from ..study import Study
 from ..text import redacted
 from ..train.stopping import parse_time_left
 
-SUBMITTED = ("start_model", "train", "evaluate")  # rules whose jobs a cluster runs
+SUBMITTED = ("start_model", "train", "train_arm", "evaluate", "evaluate_all")  # rules whose jobs a cluster runs
 EVALUATED = re.compile(r"\b(wildcards|attempt|input|threads)\b|\bif\b.*\belse\b")  # by Snakemake, for each job
 SECONDS = 480  # a minute to wait for a free node, and time to import torch on a slow file system
 FAILED = (
@@ -80,7 +80,7 @@ def check_cluster(study: Study, config: Path, profile: Path) -> None:
         words = options_of(resources)
         job = ["srun", "--immediate=60", *(word for word in words if not word.startswith("--ntasks")), "--time=10"]
         job += ["--ntasks-per-node=1", sys.executable, "-m", "policygrain.cli", "check", str(config), "--machine"]
-        engine = {"train": study.training.engine, "evaluate": study.evaluation.engine}.get(rule)
+        engine = {"train": study.training.engine, "evaluate": study.evaluation.engine}.get(rule.partition("_")[0])
         job += ["--vllm"] * (engine in ("auto", "vllm") and importlib.util.find_spec("vllm") is not None)
         try:
             output_of("sbatch", "--test-only", *words, "--wrap=true")

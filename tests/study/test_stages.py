@@ -1,0 +1,150 @@
+"""What each key decides: changing its value changes the settings of the stages that it declares, and of no other."""
+
+import copy
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from policygrain.objective.method import TEXTS
+from policygrain.study import Study, load_study, parse_study
+from policygrain.study.methods import MethodChanges
+from policygrain.study.runs import Arm
+from policygrain.study.sections import decides, leaves
+from policygrain.study.stages import run_settings, stage_settings, start_seed, start_seeds
+
+from ..support.small import set_key
+
+LIST = yaml.safe_load(Path(__file__).with_name("keys.yaml").read_text())
+SOURCES = {"own.jsonl": "a" * 16, "own_test.jsonl": "b" * 16}
+# Keys as they are in the reference. `base` is merged away before a study is read, and the keys of methods are below.
+KEYS = {
+    key.replace("experiments.NAME", "experiments.headline").replace("[]", ".0"): info
+    for key, info in leaves(Study)
+    if key not in ("base", "methods")
+}
+DRAWN = {"figures", "tables", "report"}
+FILES = {
+    "training_data": {"data"},
+    "benchmarks": {"benchmarks"},
+    "start_model": {"start"},
+    "run": {"arms"},
+    "evaluation": {"evaluation"},
+    "figures": DRAWN,
+    "tracking": {"tracking"},
+}  # artefact → the settings that have the keys which decide it; what is made from it is newer, by Snakemake
+
+
+def with_values(values: Mapping[str, Any]) -> Study:
+    """The reference study with other values of these keys."""
+    data = copy.deepcopy(LIST["reference"])
+    for key, value in values.items():
+        set_key(data, key, value)
+    return parse_study(data, Path("study.yaml"))
+
+
+REFERENCE = with_values({})
+
+
+def changed(before: Study, after: Study, sources: tuple[Mapping[str, str], ...] = (SOURCES, SOURCES)) -> set[str]:
+    """The settings that differ; of arms and figures, `arms` and `figures`, if those of all that both studies have."""
+    one, other = (stage_settings(study, of, None) for study, of in zip((before, after), sources, strict=True))
+    differ = [name for name in one if name in other and one[name] != other[name]]
+    return {name.split("/")[0] for name in differ}
+
+
+def changed_arms(before: Study, after: Study) -> set[str]:
+    one, other = (stage_settings(study, SOURCES, None) for study in (before, after))
+    return {name for name in one if name in other and name.startswith("arms/") and one[name] != other[name]}
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_key_changes_what_it_declares_and_nothing_else(key):
+    value = LIST["other"][key]
+    whole = REFERENCE.model_dump(mode="json")
+    now = functools.reduce(lambda inside, part: inside[int(part) if part.isdecimal() else part], key.split("."), whole)
+    assert now != value, "another value"
+    after = with_values({key: value})
+    declared = set().union(*(FILES[artefact] for artefact in decides(KEYS[key]) or []))
+    assert changed(REFERENCE, after) == (declared if key != "figures" else set()), "a figure has settings of its own"
+    own, other = (run_settings(study, Arm("mine"), 5) for study in (REFERENCE, after))
+    assert (own != other) == ("run" in (decides(KEYS[key]) or []))
+
+
+@pytest.mark.parametrize("section", ["model.lora", "evaluation.benchmarks.0.sampling"])
+def test_an_optional_section_decides_what_its_keys_decide(section):
+    """Null instead of a section, and a section of defaults instead of null."""
+    within = [info for key, info in KEYS.items() if key.startswith(f"{section}.")]
+    expected = set().union(*(FILES[artefact] for info in within for artefact in decides(info) or []))
+    null, defaults = (with_values({section: value}) for value in (None, {}))
+    assert changed(REFERENCE, null) == expected == changed(null, defaults)
+
+
+@pytest.mark.parametrize("key", MethodChanges.model_fields)
+def test_a_key_of_a_method_changes_the_arms_that_use_it(key):
+    """Label, summary and source are printed with figures and change nothing else."""
+    mine = copy.deepcopy(LIST["reference"]["methods"]["mine"])
+    if key == "mtp_heads":  # which exist only with such a ratio
+        mine["ratio"] = {"name": "block", "size": 2, "future": "mtp_heads"}
+    other = {**mine, key: LIST["other_of_method"][key]}
+    one, two = (with_values({"methods.mine": method}) for method in (mine, other))
+    assert changed(one, two) == (DRAWN if key in TEXTS else {"arms"})
+    assert changed_arms(one, two) == (set() if key in TEXTS else {"arms/mine"})
+
+
+def test_a_setting_that_an_arm_varies_is_its_own():
+    after = with_values({"training.updates_per_batch": 4})
+    assert changed_arms(REFERENCE, after) == {"arms/grpo", "arms/mine"}, "not grpo+updates_per_batch=8"
+
+
+def test_a_changed_preset_changes_methods_that_are_based_on_it():
+    after = with_values({"methods.grpo": {"aggregation": "token_mean"}})
+    assert changed_arms(REFERENCE, after) > {"arms/grpo", "arms/mine"}
+    assert changed(REFERENCE, with_values({"methods.dapo": {"clip": {"low": 0.1}}})) == set(), "no arm uses it"
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [("own.jsonl", {"data"}), ("own_test.jsonl", {"benchmarks"}), ("somewhere_else.jsonl", set())],
+)
+def test_another_content_of_a_file_changes_what_is_made_from_it(source, expected):
+    assert changed(REFERENCE, REFERENCE, (SOURCES, {**SOURCES, source: "c" * 16})) == expected
+
+
+def test_another_content_of_the_file_of_a_custom_function_changes_the_arms_that_use_it(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "inside").mkdir()
+    file, study = tmp_path / "inside" / "parts.py", with_values({"methods.mine.ratio": "inside.parts:half"})
+    found = []
+    for text in ("def half(batch): return batch.log_ratio", "def half(batch): return batch.log_ratio / 2", None):
+        file.write_text(text) if text else file.unlink()
+        found.append(stage_settings(study, SOURCES, None))
+    for name in found[0]:
+        assert len({str(settings[name]) for settings in found}) == (3 if name == "arms/mine" else 1)
+
+
+def test_another_initial_model_changes_runs_and_evaluations():
+    one, two = (stage_settings(REFERENCE, SOURCES, start) for start in ("a", "b"))
+    assert {name.split("/")[0] for name in one if one[name] != two[name]} == {"arms", "evaluation"}
+
+
+def test_seeds_take_turns_with_initial_models():
+    """With one initial model it is that of the smallest seed, in whatever order the seeds are."""
+    one, two = (with_values({"model.starts": 1, "seeds": seeds}) for seeds in ([3, 5], [5, 3]))
+    assert start_seeds(one) == start_seeds(two) == [3] and start_seeds(REFERENCE) == [3, 5]
+    turns = with_values({"model.starts": 2, "seeds": [3, 4, 5, 6]})
+    assert [start_seed(turns, seed) for seed in (3, 4, 5, 6, 11)] == [3, 4, 3, 4, 3]
+
+
+def test_bases_the_order_of_keys_and_defaults_that_are_written_out_change_nothing(tmp_path):
+    data = copy.deepcopy(LIST["reference"])
+    below = {"model": data.pop("model"), "training": data.pop("training")}
+    (tmp_path / "below.yaml").write_text(yaml.safe_dump(below))
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump({"base": "below.yaml", **data}))
+    whole = REFERENCE.model_dump(mode="json")
+    backwards = parse_study(dict(reversed(whole.items())), Path("study.yaml"))
+    for study in (load_study(tmp_path / "study.yaml"), backwards):
+        assert stage_settings(study, SOURCES, None) == stage_settings(REFERENCE, SOURCES, None)

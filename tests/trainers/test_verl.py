@@ -24,11 +24,10 @@ import yaml
 from policygrain.clock import Clock
 from policygrain.errors import Stopped, UserError
 from policygrain.integrations.options import EXPORTED
-from policygrain.results import run_status
 from policygrain.objective import Method
 from policygrain.paths import DataFolder, RunFolder
 from policygrain.provenance import seed_of
-from policygrain.results import run_metrics, run_summary, run_timings
+from policygrain.results import run_metrics, run_status, run_summary, run_timings
 from policygrain.study import Study
 from policygrain.study.comparable import different_parts
 from policygrain.study.schema import Training

@@ -8,7 +8,7 @@ import pytest
 from policygrain import digests
 from policygrain.commands.workflow import write_settings
 from policygrain.errors import UserError
-from policygrain.evaluate.evaluation import evaluate
+from policygrain.evaluate.evaluation import evaluate_study
 from policygrain.hub import identity, pinned
 from policygrain.paths import DataFolder, StudyFolder
 from policygrain.records import write_record
@@ -92,6 +92,6 @@ def test_the_evaluated_start_model_is_that_of_the_revision(cache, made, tmp_path
     study = study_from("some/model")
     study = study.model_copy(update={"model": study.model.model_copy(update={"revision": NEW})})
     results = StudyFolder(tmp_path / "results")
-    evaluate(study, {"start/seed0": Path("some/model")}, DataFolder(made[0]), results)
+    evaluate_study(study, {"start/seed0": Path("some/model")}, DataFolder(made[0]), results)
     protocol = StudyResults(results.path, study).model_evaluations["start/seed0"].protocol
     assert digests.of_model(cache / "snapshots" / NEW) in str(protocol)

@@ -108,6 +108,7 @@ class StudyFolder(Folder):
     """A study's results, `results/STUDY/`."""
 
     study = Inside("study.yaml", Path)  # the resolved study file
+    protocol = Inside("protocol.json", Path)  # how `evaluate-model` evaluated the models of this folder
     data = Inside("data", DataFolder)
     report = Inside("report.html", Path)
     tracking = Inside("mlflow.json", Path)  # the study's experiment and runs in MLflow

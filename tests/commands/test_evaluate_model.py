@@ -8,10 +8,7 @@ from pathlib import Path
 import pytest
 
 from policygrain.cli import main
-from policygrain.data.sets import sampling_of
-from policygrain.errors import UserError
-from policygrain.evaluate.any_model import EvaluationOptions, claim, named, study_of
-from policygrain.evaluate.leaderboard import leaderboard
+from policygrain.evaluate.any_model import asked, leaderboard, named
 from policygrain.paths import StudyFolder
 from policygrain.records import BenchmarkRecord, EvaluationFacts, ModelEvaluation, write_record
 from policygrain.results import model_evaluation
@@ -42,9 +39,12 @@ def test_one_line_evaluates_a_model_and_another_one_joins_it(made, tmp_path, cap
     assert len(rows) == 6 and all(cell.strip("| ") in printed for row in rows for cell in row)
     assert [row[1:] for row in rows[:3]] == [row[1:] for row in rows[3:]], "the same weights and seeds"
     assert {row[0].strip("| ") for row in rows} == {"first", "copy"}
-    # Another protocol does not overwrite the results.
+    # Another protocol does not overwrite the results, and neither does one that cannot be read.
     assert main(["evaluate-model", str(model), *SAMPLED, "--samples", "3", "--out", str(out)]) == 2
-    assert "another protocol (evaluation.sampling.n differs)" in capsys.readouterr().err
+    assert re.search(r"another protocol \(benchmarks\.count\.sampling\.n, .* differ\)", capsys.readouterr().err)
+    (out / "protocol.json").write_text("[")
+    assert main(["evaluate-model", str(model), *SAMPLED, "--out", str(out)]) == 2
+    assert "protocol.json: not JSON" in (said := capsys.readouterr().err) and "another folder with --out." in said
     assert (out / "leaderboard.md").read_text() == table
 
 
@@ -57,23 +57,10 @@ def test_what_cannot_be_asked_for_is_named(model, arguments, says, made, tmp_pat
     assert re.search(says, capsys.readouterr().err)
 
 
-@pytest.mark.parametrize(("asked", "found"), CASES["sampling"])
-def test_what_is_not_asked_for_is_as_registered(asked, found):
-    study = study_of(EvaluationOptions(["aime24"], **asked), "x", "start")
-    sampling = sampling_of(study, study.evaluation.benchmarks[0])
-    assert [sampling.n, sampling.temperature, sampling.top_p] == found
-
-
-def test_another_protocol_and_what_is_no_study_are_named(tmp_path):
-    study, folder = study_of(EvaluationOptions(["count"]), "x", "start"), StudyFolder(tmp_path)
-    claim(folder, study)
-    claim(folder, study)
-    with pytest.raises(UserError, match=r"another protocol \(evaluation\.seed differs\)"):
-        claim(folder, study_of(EvaluationOptions(["count"], seed=5), "x", "start"))
-    for content in ("[", "a text"):
-        folder.study.write_text(content)
-        with pytest.raises(UserError, match=r"(?s)study\.yaml: .*\nChoose another folder with --out\."):
-            claim(folder, study)
+@pytest.mark.parametrize(("options", "found"), CASES["sampling"])
+def test_what_is_not_asked_for_is_as_registered(options, found):
+    (benchmark,) = asked(["aime24"], **options, grader="math", engine="auto", seed=7).benchmarks
+    assert [benchmark.sampling.n, benchmark.sampling.temperature, benchmark.sampling.top_p] == found
 
 
 def test_names_of_models():

@@ -11,7 +11,7 @@ import pytest
 from policygrain.data.sources import prepare
 from policygrain.errors import UserError
 from policygrain.evaluate import sampling
-from policygrain.evaluate.evaluation import evaluate
+from policygrain.evaluate.evaluation import evaluate_study
 from policygrain.evaluate.scores import majority, pass_at_k, powers_of_two, score
 from policygrain.files import read_json_lines
 from policygrain.grading.sandbox import isolation
@@ -33,7 +33,7 @@ def evaluated(made, tmp_path):
     """Evaluate the initial model, by default as the small study asks; returns the folder."""
 
     def call(study: Study | None = None, data: DataFolder | None = None, out: Path = tmp_path) -> EvaluationFolder:
-        keys = evaluate(study or small_study(), {MODEL: made[1]}, data or DataFolder(made[0]), StudyFolder(out))
+        keys = evaluate_study(study or small_study(), {MODEL: made[1]}, data or DataFolder(made[0]), StudyFolder(out))
         folder = StudyFolder(out).evaluation(MODEL)
         assert keys == {MODEL: model_evaluation(folder).key}
         return folder
@@ -129,7 +129,7 @@ def test_contaminated_problems_are_in_the_record(evaluated, own, problems):
 def test_a_missing_model_and_a_prompt_too_long_for_the_context_are_named(evaluated, own, made, tmp_path):
     results = StudyFolder(tmp_path)
     with pytest.raises(UserError, match=r"model: has no model; train it first \(grpo/seed0\)"):
-        evaluate(small_study(), {"grpo/seed0": results.run("grpo", 0).model}, DataFolder(made[0]), results)
+        evaluate_study(small_study(), {"grpo/seed0": results.run("grpo", 0).model}, DataFolder(made[0]), results)
     long = {"problem": "count 1 in " + " ".join(f"a{i}" for i in range(60)), "answer": "1"}
     with pytest.raises(UserError, match="leaves no room for the response"):
         evaluated(data=own(count=[long]))
@@ -255,7 +255,7 @@ def test_a_study_trains_on_programs_and_evaluates_them_beside_sums(made, tmp_pat
     solved = sum(int(p["id"][1:]) % 3 == 0 for p in read_json_lines(data.validation))
     assert rows[-1]["validation_accuracy"] == pytest.approx(solved / 10) and 0 < solved < 10
     results = StudyFolder(tmp_path / "results")
-    evaluate(study, {"start/seed0": made[1]}, data, results)
+    evaluate_study(study, {"start/seed0": made[1]}, data, results)
     found = model_evaluation(results.evaluation("start/seed0"))
     programs, sums = found.records
     assert programs.per_problem == [float(n % 3 == 0) for n in range(60, 72)] and len(sums.per_problem) == 5

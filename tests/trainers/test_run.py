@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from policygrain.errors import Stopped, UserError
-from policygrain.evaluate.evaluation import evaluate
+from policygrain.evaluate.evaluation import evaluate_study
 from policygrain.files import _HOST
 from policygrain.paths import DataFolder, RunFolder, StudyFolder
 from policygrain.results import run_config, run_metrics, run_summary
@@ -214,7 +214,7 @@ def test_a_damaged_final_model_is_not_evaluated(made, fresh, tmp_path):
     with pytest.raises(UserError, match=message):
         check_final_model(run)
     with pytest.raises(UserError, match=message):
-        evaluate(B, {"grpo/seed0": run.model}, DataFolder(made[0]), results)
+        evaluate_study(B, {"grpo/seed0": run.model}, DataFolder(made[0]), results)
     assert not results.evaluation("grpo/seed0").path.exists()
 
 

@@ -128,17 +128,16 @@ def evaluate_model(
     Records, protocol and samples are those of a study's evaluation, in OUT/runs/NAME/seed0/evaluation. The same command
     resumes; other models with the same --out are added to the table, OUT/leaderboard.md.
     """
-    given = {k: v for k, v in locals().items() if k not in ("models", "out", "revision")}
-    evaluate_models(models, out, revision, given)
+    given = {k: v for k, v in locals().items() if k not in ("models", "benchmarks", "out", "revision", "root")}
+    evaluate_models(models, benchmarks.split(","), out, revision, root, given)
 
 
-def evaluate_models(models: list[str], out: Path, revision: str | None, given: dict[str, Any]) -> None:
-    """`evaluate_model`; ``given`` are the options of `EvaluationOptions`, as on the command line."""
-    from ..data.golds import check_golds
-    from ..data.sources import check_sources, prepare
-    from ..evaluate.any_model import PROMPT, EvaluationOptions, claim, fetched, named, study_of
+def evaluate_models(
+    models: list[str], benchmarks: list[str], out: Path, revision: str | None, root: Path | None, given: dict[str, Any]
+) -> None:
+    """`evaluate_model`; ``given`` are the other options, as on the command line."""
+    from ..evaluate.any_model import asked, fetched, leaderboard, named, prepare
     from ..evaluate.evaluation import evaluate
-    from ..evaluate.leaderboard import leaderboard
     from ..files import atomic_text
     from ..model.device import claim_gpu
     from ..model.loading import load_tokenizer
@@ -148,16 +147,10 @@ def evaluate_models(models: list[str], out: Path, revision: str | None, given: d
     folders = {name: fetched(model, revision) for name, model in named(models).items()}
     if given["chat"] is None:
         given["chat"] = all(load_tokenizer(str(folder)).chat_template for folder in folders.values())
-    given["benchmarks"] = [name for name in given["benchmarks"].split(",") if name]
-    options = EvaluationOptions(**{**given, "prompt": given["prompt"] or PROMPT, "stop": given["stop"] or ()})
-    results = StudyFolder(out)
-    study = study_of(options, "evaluation", str(next(iter(folders.values()))))
-    check_sources(study)
-    claim(results, study)
+    evaluation, results = asked([name for name in benchmarks if name], **given), StudyFolder(out)
+    prepare(results, evaluation, root)
     claim_gpu()
-    prepare(study, results.data)
-    check_golds([results.data.benchmark(b.name) for b in study.evaluation.benchmarks], study.grader)
-    evaluate(study, {f"{name}/seed0": folder for name, folder in folders.items()}, results.data, results)
+    evaluate(evaluation, {f"{name}/seed0": folder for name, folder in folders.items()}, results.data, results)
     header, rows = leaderboard(results)
     atomic_text(out / "leaderboard.md", markdown_table(header, rows, "llrrlr"))
     print(

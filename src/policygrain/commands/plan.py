@@ -22,9 +22,10 @@ from .. import hub
 from ..data.characters import CHARACTERS
 from ..data.families import FAMILIES
 from ..data.problem import read_rows
-from ..data.sets import SETS, data_root, sampling_of, sharing_responses
+from ..data.sets import SETS, data_root
 from ..data.sources import FAMILY_SIZE
 from ..errors import UserError, did_you_mean
+from ..evaluate.protocol import evaluation_of
 from ..files import read_json
 from ..study.comparable import pairs
 from ..study.runs import Arm, run_matrix
@@ -78,8 +79,8 @@ class Work:
     def evaluation(self) -> Array:
         """The evaluation of one model on all benchmarks."""
         sampled = 0.0
-        for benchmark, *_ in sharing_responses(self.study):
-            sampling = sampling_of(self.study, benchmark)
+        for benchmark, *_ in evaluation_of(self.study).sharing_responses():
+            sampling = benchmark.sampling
             responses = benchmark_size(self.study, benchmark) * (sampling.n + self.study.evaluation.greedy)
             sampled += responses * min(self.lengths["response"], sampling.max_tokens)
         return np.array([sampled, 0, 0])

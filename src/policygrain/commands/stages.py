@@ -156,9 +156,9 @@ def train_and_evaluate(
 
     train_run(study, arm, seed, run, start, data, stop)
     if evaluated and study.evaluation.after_training and arm.name in run_matrix(study).evaluated_arms:
-        from ..evaluate.evaluation import evaluate
+        from ..evaluate.evaluation import evaluate_study
 
-        on_rank_0(lambda: evaluate(study, {f"{arm.name}/seed{seed}": run.model}, data or run.data, folder))
+        on_rank_0(lambda: evaluate_study(study, {f"{arm.name}/seed{seed}": run.model}, data or run.data, folder))
 
 
 def run_inputs(
@@ -202,7 +202,7 @@ def evaluate(
     Models that were evaluated under the same protocol before are not sampled again.
     """
     from ..errors import UserError, did_you_mean
-    from ..evaluate.evaluation import evaluate
+    from ..evaluate.evaluation import evaluate_study
     from ..model.device import claim_gpu
     from ..records import EvaluatedArm, write_record
     from ..study.runs import run_matrix
@@ -215,7 +215,8 @@ def evaluate(
             raise UserError(f"--arms: the study evaluates no arm {name!r}.{did_you_mean(name, known)}")
     claim_gpu()
     models = {arm: models_of(study, folder, arm) for arm in arms or known}
-    keys = evaluate(study, {n: m for of in models.values() for n, m in of.items()}, require_problems(folder), folder)
+    by_name = {n: m for of in models.values() for n, m in of.items()}
+    keys = evaluate_study(study, by_name, require_problems(folder), folder)
     for arm, of in models.items():
         of_arm = EvaluatedArm(settings=settings(study, "evaluation"), models={name: keys[name] for name in of})
         write_record(folder.evaluated(arm), of_arm)

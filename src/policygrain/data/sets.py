@@ -150,12 +150,3 @@ def sampling_of(study: Study, benchmark: Benchmark) -> Sampling:
         return benchmark.sampling
     published = published_sampling(benchmark.source) if study.evaluation.registered_sampling else {}
     return study.evaluation.sampling.model_copy(update=published)
-
-
-def sharing_responses(study: Study) -> list[list[Benchmark]]:
-    """The benchmarks, in groups with the same problems and sampling parameters, which share their responses."""
-    groups: dict[str, list[Benchmark]] = {}
-    for benchmark in study.evaluation.benchmarks:
-        shared = {"source": benchmark.source, "size": benchmark.size, **sampling_of(study, benchmark).model_dump()}
-        groups.setdefault(digests.of_json(shared), []).append(benchmark)
-    return list(groups.values())

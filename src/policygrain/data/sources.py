@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from .problem import Problem, read_problems, write_problems
 from .sets import ROOT_VARIABLE, SETS, data_root, find_file, how_to_read, load_set
 
 if TYPE_CHECKING:
-    from ..study.schema import Study
+    from ..study.schema import Benchmark, Study
 
 FAMILY_SIZE = 300  # test problems of a family if the study does not set it
 
@@ -104,14 +105,21 @@ def prepare_benchmarks(study: Study, out: DataFolder) -> None:
     foreign = [p for p in read_problems(out.train) if p.source not in FAMILIES]
     compared: dict[str, list[Problem]] = {}
     for benchmark in study.evaluation.benchmarks:
-        if benchmark.source in FAMILIES:
-            problems = generate(benchmark.source, "test", benchmark.size or FAMILY_SIZE, data.seed, data.levels)
-            compared[benchmark.name] = []
-        else:
-            problems = compared[benchmark.name] = load(benchmark.source, data.root, benchmark.size)
-            check_ids(problems, benchmark.source)
+        problems = benchmark_problems(benchmark, data.root, data.seed, data.levels)
+        compared[benchmark.name] = [] if benchmark.source in FAMILIES else problems
         write_problems(out.benchmark(benchmark.name), problems)
     write_record(out.contamination, Contamination(overlaps=overlaps(foreign, compared)))
+
+
+def benchmark_problems(
+    benchmark: Benchmark, root: Path | None, seed: int = 1, levels: Sequence[int] = (1, 2, 3)
+) -> list[Problem]:
+    """The problems of a benchmark; ``seed`` and ``levels`` of synthetic ones are by default those of a study."""
+    if benchmark.source in FAMILIES:
+        return generate(benchmark.source, "test", benchmark.size or FAMILY_SIZE, seed, levels)
+    problems = load(benchmark.source, root, benchmark.size)
+    check_ids(problems, benchmark.source)
+    return problems
 
 
 def contaminated(data: DataFolder, benchmark: str) -> set[str]:

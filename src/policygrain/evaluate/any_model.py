@@ -4,101 +4,99 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from statistics import fmean
+from typing import Any
 
+import numpy as np
+from pydantic import ValidationError
+
+from .. import digests
+from ..analysis import Estimate, accuracy
+from ..data.golds import check_golds
+from ..data.problem import write_problems
 from ..data.sets import published_sampling
+from ..data.sources import benchmark_problems
 from ..errors import UserError
-from ..files import atomic_text
 from ..paths import StudyFolder
-from ..study import Study, load_recorded_study, parse_study, study_text
+from ..records import BenchmarkRecord, read_record, write_record
+from ..results import model_evaluation
 from ..text import flat, some
+from .protocol import Evaluation
 
 PROMPT = "{problem}\nPlease reason step by step, and put your final answer within \\boxed{}.\n"
 
 
-class EvaluationOptions(NamedTuple):
-    """Options of an evaluation. None: the value in the benchmark's registry entry, else the study's default."""
+def asked(
+    sources: Sequence[str],
+    *,
+    samples: int | None = None,
+    temperature: float | None = None,
+    top_p: float | None = None,
+    max_tokens: int = 4096,
+    size: int | None = None,
+    extraction: str = "boxed",
+    prompt: str | None = None,
+    chat: bool = False,
+    chat_template_kwargs: str = "{}",
+    stop: Sequence[str] | None = None,
+    **settings: Any,
+) -> Evaluation:
+    """The evaluation that the options of `policygrain evaluate-model` describe; ``settings``: others of `Evaluation`.
 
-    benchmarks: Sequence[str]  # registered sets, synthetic families or .jsonl files
-    samples: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    max_tokens: int = 4096
-    size: int | None = None  # the first problems of each benchmark
-    engine: str = "auto"
-    grader: str = "math"
-    extraction: str = "boxed"
-    prompt: str = PROMPT
-    chat: bool = False
-    chat_template_kwargs: str = "{}"  # JSON
-    stop: Sequence[str] = ()
-    root: Path | None = None
-    seed: int = 7
-
-
-def study_of(options: EvaluationOptions, name: str, start: str) -> Study:
-    """The study that describes the requested evaluation. UserError names the key of the study that is wrong."""
-    samples = 1 if options.samples is None and options.temperature == 0 else options.samples
-    asked = {"n": samples, "temperature": options.temperature, "top_p": options.top_p}
-    given = {key: value for key, value in asked.items() if value is not None}
-    default: dict[str, Any] = {"n": 1, "temperature": 0.0, "top_p": 1.0, "max_tokens": options.max_tokens}
-    benchmarks: list[dict[str, Any]] = []
-    samplings: list[dict[str, Any]] = []
-    for source in options.benchmarks:
-        published = published_sampling(source) if given else {}
-        samplings.append(own := default | published | given)
-        if own["n"] > 1 and not own["temperature"]:
+    ``sources``: registered sets, synthetic families or .jsonl files. Sampling parameters that are None are those with
+    which a set is published, else greedy. UserError names the option that is wrong.
+    """
+    given = {"n": samples, "temperature": temperature, "top_p": top_p}
+    given = {key: value for key, value in given.items() if value is not None}
+    one = {"n": 1} if temperature == 0 and samples is None else {}
+    benchmarks = []
+    for source in sources:
+        sampling = {"n": 1, "temperature": 0.0, "max_tokens": max_tokens, **published_sampling(source), **one, **given}
+        if sampling["n"] > 1 and not sampling["temperature"]:
             raise UserError("--samples: several greedy responses are the same; give --temperature, too.")
-        benchmark = {"name": _slug(Path(source).stem), "source": source, "size": options.size}
-        benchmarks.append(benchmark | ({} if own == samplings[0] else {"sampling": own}))
+        benchmark = {"name": slug(Path(source).stem), "source": source, "size": size}
+        benchmarks.append(benchmark | {"sampling": sampling, "extraction": extraction})
     try:
-        template_arguments = json.loads(options.chat_template_kwargs)
+        template_arguments = json.loads(chat_template_kwargs)
     except ValueError as error:
         raise UserError(
-            f"--chat-template-kwargs: {options.chat_template_kwargs!r} is not JSON, such as "
-            f"'{{\"enable_thinking\": false}}': {error}."
+            f"--chat-template-kwargs: {chat_template_kwargs!r} is not JSON, such as '{{\"enable_thinking\": false}}': "
+            f"{error}."
         ) from error
-    content: dict[str, Any] = {
-        "name": name,
-        "seeds": [0],
-        "model": {"start": start},
-        "prompt": {"template": options.prompt, "chat": options.chat, "chat_template_kwargs": template_arguments},
-        # Nothing is trained, but a study needs a training problem.
-        "data": {"train": ["count"], "train_size": 1, "validation_size": 1, "root": options.root and str(options.root)},
-        "grader": options.grader,
-        "extraction": options.extraction,
-        "experiments": {"none": {"methods": ["reinforce"]}},
-        "evaluation": {
-            "engine": options.engine,
-            "sampling": samplings[0] if samplings else default,
-            "registered_sampling": not given,
-            "benchmarks": benchmarks,
-            "seed": options.seed,
-            "stop": [*options.stop],
-        },
-    }
-    return parse_study(content, Path("evaluate-model"))
+    settings |= {"benchmarks": benchmarks, "stop": stop or ()}
+    settings["prompt"] = {"template": prompt or PROMPT, "chat": chat, "chat_template_kwargs": template_arguments}
+    try:
+        return Evaluation.model_validate(settings)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UserError(f"{'.'.join(map(str, first['loc']))}: {first['msg']} (got {first['input']!r}).") from error
 
 
-def claim(folder: StudyFolder, study: Study) -> None:
-    """Write the study file of an evaluation to ``folder``. UserError if the folder has results of another protocol."""
-    if folder.study.exists():
-        try:
-            there = load_recorded_study(folder.study)
-        except UserError as error:
-            raise UserError(f"{error}\nChoose another folder with --out.") from error
-        old, new = (flat(s.model_dump(mode="json", exclude={"model", "name"})) for s in (there, study))
+def prepare(folder: StudyFolder, evaluation: Evaluation, root: Path | None) -> None:
+    """Write an evaluation and its problems into ``folder``; ``root``: the folder of problem sets.
+
+    UserError if the folder has results of another protocol, or problems cannot be read or graded.
+    """
+    problems = {folder.data.benchmark(b.name): benchmark_problems(b, root) for b in evaluation.benchmarks}
+    if folder.protocol.exists():
+        there = read_record(Evaluation, folder.protocol, "Choose another folder with --out.")
+        old, new = (flat(_by_name(e)) for e in (there, evaluation))
         if changed := [key for key in {**old, **new} if old.get(key) != new.get(key)]:
-            differ = f"{some(changed)} differ{'s' * (len(changed) == 1)}"
             raise UserError(
-                f"{folder.path}: has results of another protocol ({differ}). Choose another folder with --out, or "
-                "remove this one."
+                f"{folder.path}: has results of another protocol ({some(changed)} differ{'s' * (len(changed) == 1)}). "
+                "Choose another folder with --out, or remove this one."
             )
-        return
-    folder.path.mkdir(parents=True, exist_ok=True)
-    atomic_text(folder.study, study_text(study, folder.study))
+    write_record(folder.protocol, evaluation)
+    for path, listed in problems.items():
+        write_problems(path, listed)
+    check_golds([*problems], evaluation.grader)
+
+
+def _by_name(evaluation: Evaluation) -> Mapping[str, Any]:
+    data = evaluation.model_dump(mode="json")
+    return data | {"benchmarks": {benchmark["name"]: benchmark for benchmark in data["benchmarks"]}}
 
 
 def named(models: Sequence[str]) -> dict[str, str]:
@@ -110,7 +108,7 @@ def named(models: Sequence[str]) -> dict[str, str]:
             model = text
             parts = [part for part in Path(text).parts if part not in ("/", "model")]
             name = parts[-1] if parts else text
-        name = _slug(name)
+        name = slug(name)
         if name in by_name:
             raise UserError(f"two models have the name {name!r}; give one another name: NAME={model}.")
         by_name[name] = model
@@ -138,6 +136,51 @@ def fetched(model: str, revision: str | None = None) -> Path:
         raise UserError(f"{model!r} is neither a folder nor a model that the hub provides: {reason}") from error
 
 
-def _slug(text: str) -> str:
+def slug(text: str) -> str:
     """``text`` as a valid name of a folder."""
     return re.sub(r"^[^A-Za-z0-9_]+", "", re.sub(r"[^A-Za-z0-9_.-]", "_", text)) or "model"
+
+
+# ---- the table ------------------------------------------------------------------------------------------------------
+
+FAILURES = ("timeout", "error")  # of the grader; counted as incorrect
+
+
+def leaderboard(results: StudyFolder) -> tuple[list[str], list[list[str]]]:
+    """The table of all models in ``results`` as (header, rows): a row per benchmark, the best model first.
+
+    In %: accuracy with its 95% interval over problems, pass@k, maj@n, and the shares of responses without an answer
+    (`unparsable`), that the grader failed on (`not graded`) or that ended at the length limit (`truncated`).
+    """
+    found = {name.rpartition("/")[0]: model_evaluation(folder) for name, folder in results.evaluations()}
+    if len({digests.of_json(e.protocol | {"model": None, "prompt": None}) for e in found.values()}) > 1:
+        raise UserError(f"{results.path}: its models were evaluated under different protocols, or on other problems.")
+    models = [(name, evaluation.records) for name, evaluation in found.items()]
+    models.sort(key=lambda model: -fmean(record.accuracy for record in model[1]))
+    ks = sorted({k for _, records in models for record in records for k in record.pass_at} - {1})
+    header = ["model", "benchmark", "problems", "n", "accuracy", *(f"pass@{k}" for k in ks), "maj@n"]
+    header += ["unparsable", "not graded", "truncated"]
+    rows = []
+    for name, records in models:
+        if len(records) > 1:
+            average = _interval(accuracy([np.array([record.per_problem]) for record in records]))
+            rows.append([name, "average", "", "", average, *[""] * (len(header) - 5)])
+        rows += [[name, *_scores(record, ks)] for record in records]
+    return header, rows
+
+
+def _scores(record: BenchmarkRecord, ks: list[int]) -> list[str]:
+    responses = sum(record.outcomes.values())
+    failed = [record.outcomes.get("unparsable", 0), sum(record.outcomes.get(kind, 0) for kind in FAILURES)]
+    shares = [*(record.pass_at.get(k) for k in ks), record.majority, *(n / responses for n in failed), record.truncated]
+    return [
+        record.benchmark,
+        str(record.problems),
+        str(record.n),
+        _interval(accuracy([np.array([record.per_problem])])),
+        *("" if share is None else f"{100 * share:.1f}" for share in shares),
+    ]
+
+
+def _interval(estimate: Estimate) -> str:
+    return f"{100 * estimate.mean:.1f} [{100 * estimate.low:.1f}, {100 * estimate.high:.1f}]"

@@ -1,23 +1,21 @@
-"""Evaluates models on the benchmarks of a study, one after the other with the same engine."""
+"""Evaluates models on benchmarks, one after the other with the same engine."""
 
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from .. import digests
 from ..clock import Clock
 from ..data.problem import Problem, read_problems, with_repeats
 from ..data.prompts import PromptRenderer
-from ..data.sets import sampling_of
 from ..data.sources import contaminated
 from ..errors import UserError
-from ..grading import open_grader
+from ..grading import Grader, open_grader
 from ..hub import commit_of
 from ..model.engine import Engine
 from ..model.loading import context_length, load_model, load_tokenizer
@@ -31,56 +29,62 @@ from ..study.schema import Study
 from ..train.start_model import check_start_model
 from ..trainers.run import check_final_model
 from .any_model import fetched
+from .protocol import Evaluation, evaluation_of
 from .sampling import queries_of, sample, stopped
 from .scores import grade
 
 
-def evaluate(study: Study, models: Mapping[str, Path], data: DataFolder, results: StudyFolder) -> dict[str, str]:
+def evaluate_study(study: Study, models: Mapping[str, Path], data: DataFolder, results: StudyFolder) -> dict[str, str]:
+    """`evaluate` models of a study as it asks. Its initial model may be a name on the hub."""
+    start = study.model.start
+    on_hub = {name for name, model in models.items() if str(model) == start and not model.exists()}
+    local = {name: fetched(start, commit_of(start, study.model.revision)) for name in on_hub}
+    return evaluate(evaluation_of(study), {**models, **local}, data, results)
+
+
+def evaluate(
+    evaluation: Evaluation, models: Mapping[str, Path], data: DataFolder, results: StudyFolder
+) -> dict[str, str]:
     """Evaluate ``models`` (name → folder) and write a `ModelEvaluation` for each; returns name → key.
 
-    Models that already have a record with the same weights and protocol are skipped, and no response is sampled twice.
+    ``data``: the problems of the benchmarks. Models that already have a record with the same weights and protocol are
+    skipped, and no response is sampled twice.
     """
-    problems = {b.name: with_repeats(read_problems(data.benchmark(b.name))) for b in study.evaluation.benchmarks}
-    longest = max(sampling_of(study, b).max_tokens for b in study.evaluation.benchmarks)
+    problems = {b.name: with_repeats(read_problems(data.benchmark(b.name))) for b in evaluation.benchmarks}
+    longest = max(b.sampling.max_tokens for b in evaluation.benchmarks)
     seen = {name: contaminated(data, name) for name in problems}
-    host, made_at = EngineHost(study), commit()
-    models = {name: model if model.exists() else _of_hub(study, model) for name, model in models.items()}
-    clock, started = Clock(), time.perf_counter()
-    keys = {}
+    made_at, keys = commit(), {}
     with ExitStack() as stack:
-        protocols: set[str] = {
-            study.extraction,
-            *(b.extraction or study.extraction for b in study.evaluation.benchmarks),
-        }
         tests = any(problem.options.tests for listed in problems.values() for problem in listed)
-        graders = {p: stack.enter_context(open_grader(study.grader, p, tests)) for p in sorted(protocols)}
+        graders: dict[str, Grader] = {
+            extraction: stack.enter_context(open_grader(evaluation.grader, extraction, tests))
+            for extraction in dict.fromkeys(b.extraction for b in evaluation.benchmarks)
+        }
         for name, model in Progress(models.items(), "models evaluated", len(models)):
+            clock = Clock()
             with clock("load"):
                 digest = _digest(name, model)
                 tokenizer = load_tokenizer(str(model))
-                renderer = PromptRenderer(tokenizer, study.prompt, context_length(str(model)) - longest)
-                under = protocol(study, renderer, data, digest, graders[study.extraction].name)
+                renderer = PromptRenderer(tokenizer, evaluation.prompt, context_length(str(model)) - longest)
+                under = protocol(evaluation, renderer, data, digest, next(iter(graders.values())).name)
             folder, key = results.evaluation(name), digests.of_json(under)
             keys[name] = key
             if (there := _evaluation(folder)) is not None and there.key == key and folder.samples.exists():
                 _update_contaminated(there, folder, problems, seen)
                 continue
-            queries = queries_of(study, problems, renderer)
-            before = dict(clock.seconds)
+            queries = queries_of(evaluation, problems, renderer)
             with clock("engine"):
-                responses = sample(queries, partial(host.engine, model), folder, response_key(under))
+                engine = cache(partial(_engine, evaluation.engine, str(model)))  # here the last model's engine is freed
+                responses = sample(queries, engine, folder, response_key(under))
             with clock("grade"):
                 texts = tokenizer.batch_decode([r.ids for r in responses], skip_special_tokens=True)
-                responses, texts = stopped(responses, texts, study.evaluation.stop)
-                records = grade(study, queries, responses, texts, graders, folder, seen)
-            seconds = {phase: spent - before.get(phase, 0.0) for phase, spent in clock.seconds.items()}
-            facts = EvaluationFacts(seconds=seconds, hardware=hardware(), versions=versions(), commit=made_at)
-            evaluation = ModelEvaluation(model=name, key=key, protocol=under, facts=facts, records=records)
-            write_record(folder.record, evaluation)
+                responses, texts = stopped(responses, texts, evaluation.stop)
+                records = grade(evaluation.benchmarks, queries, responses, texts, graders, folder, seen)
+            facts = EvaluationFacts(seconds=clock.seconds, hardware=hardware(), versions=versions(), commit=made_at)
+            made = ModelEvaluation(model=name, key=key, protocol=under, facts=facts, records=records)
+            write_record(folder.record, made)
             for path in folder.all_responses():
                 path.unlink()
-    spent = {**clock.seconds, "total": time.perf_counter() - started}
-    print(", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in spent.items()), file=sys.stderr)
     return keys
 
 
@@ -90,13 +94,6 @@ def _digest(name: str, model: Path) -> str:
     if model == run.model and not (model / "config.json").exists():
         raise UserError(f"{model}: has no model; train it first ({name}).")
     return check_final_model(run) if model == run.model else check_start_model(model)
-
-
-def _of_hub(study: Study, model: Path) -> Path:
-    """The local copy of the study's initial model on the hub; any other path unchanged, for the error message."""
-    if str(model) != study.model.start:
-        return model
-    return fetched(study.model.start, commit_of(study.model.start, study.model.revision))
 
 
 def _evaluation(folder: EvaluationFolder) -> ModelEvaluation | None:
@@ -126,55 +123,32 @@ def _update_contaminated(
         write_record(folder.record, there.model_copy(update={"records": records}))
 
 
-class EngineHost:
-    """An engine that serves one model after the other; weights are loaded only when something is sampled."""
-
-    def __init__(self, study: Study) -> None:
-        self.study = study
-        self._current: tuple[Path, Engine] | None = None
-
-    def engine(self, folder: Path) -> Engine:
-        """The engine with the weights in ``folder``."""
-        if self._current is None or self._current[0] != folder:
-            self._current = None  # frees the memory of an engine that cannot load other weights
-            self._current = folder, open_engine(engine_of(self.study), str(folder), *load_model(str(folder)))
-        return self._current[1]
+def _engine(name: str, folder: str) -> Engine:
+    return open_engine(name, folder, *load_model(folder))
 
 
 # ---- the protocol: all settings that a score depends on; only scores with the same protocol are compared -------------
 
 
-def protocol(study: Study, renderer: PromptRenderer, data: DataFolder, model: str, grader: str) -> dict[str, Any]:
+def protocol(
+    evaluation: Evaluation, renderer: PromptRenderer, data: DataFolder, model: str, grader: str
+) -> dict[str, Any]:
     """All settings that a score depends on; ``model`` is the digest of the model, ``grader`` the name of the grader."""
     return {
         "model": model,
         "prompt": renderer.digest,
         "grader": grader,
-        "engine": resolve_engine(engine_of(study)),
-        "seed": study.evaluation.seed,
-        **({"greedy": True} if study.evaluation.greedy else {}),
-        **({"stop": study.evaluation.stop} if study.evaluation.stop else {}),
+        "engine": resolve_engine(evaluation.engine),
+        **evaluation.model_dump(include={"seed", "greedy", "stop"}, exclude_defaults=True),
         "benchmarks": {
-            b.name: {
-                "sampling": sampling_of(study, b).model_dump(),
-                "problems": digests.of_file(data.benchmark(b.name)),
-                "extraction": b.extraction or study.extraction,
-            }
-            for b in study.evaluation.benchmarks
+            b.name: b.model_dump(include={"sampling", "extraction"})
+            | {"problems": digests.of_file(data.benchmark(b.name))}
+            for b in evaluation.benchmarks
         },
     }
 
 
-def engine_of(study: Study) -> Literal["auto", "vllm", "transformers"]:
-    """The engine of evaluation, or of training if the process that trains a run evaluates it."""
-    return study.training.engine if study.evaluation.after_training else study.evaluation.engine
-
-
 def response_key(protocol: dict[str, Any]) -> str:
     """The digest of the parts of a protocol that sampled responses depend on: all but grader, extraction and stop."""
-    benchmarks = {
-        name: {k: v for k, v in settings.items() if k != "extraction"}
-        for name, settings in protocol["benchmarks"].items()
-    }
-    sampled = {key: value for key, value in protocol.items() if key != "stop"}
-    return digests.of_json({**sampled, "grader": None, "benchmarks": benchmarks})
+    benchmarks = {name: b | {"extraction": None} for name, b in protocol["benchmarks"].items()}
+    return digests.of_json(protocol | {"grader": None, "stop": None, "benchmarks": benchmarks})

@@ -10,12 +10,11 @@ from typing import NamedTuple
 
 from ..data.problem import Problem
 from ..data.prompts import PromptRenderer
-from ..data.sets import sampling_of, sharing_responses
 from ..errors import UserError
 from ..model.engine import Engine, Request, Response
 from ..paths import EvaluationFolder
 from ..provenance import seed_of
-from ..study.schema import Study
+from .protocol import Evaluation
 
 CHUNK = 4096  # responses per write, the most that a crash can lose
 
@@ -30,21 +29,23 @@ class Query(NamedTuple):
     greedy: bool = False  # decoded greedily, in addition to the sampled responses
 
 
-def queries_of(study: Study, problems: Mapping[str, Mapping[Problem, int]], renderer: PromptRenderer) -> list[Query]:
+def queries_of(
+    evaluation: Evaluation, problems: Mapping[str, Mapping[Problem, int]], renderer: PromptRenderer
+) -> list[Query]:
     """All queries of an evaluation. If benchmarks share responses, the sampling seeds are keyed by the first one.
 
     ``problems``: benchmark → problem → how often it is repeated; each repetition is answered as often as the others.
     """
     queries = []
-    for benchmarks in sharing_responses(study):
-        sampling, names = sampling_of(study, benchmarks[0]), [b.name for b in benchmarks]
+    for benchmarks in evaluation.sharing_responses():
+        sampling, names = benchmarks[0].sampling, [b.name for b in benchmarks]
         for problem, times in problems[names[0]].items():
             prompt = renderer.ids(problem.problem, bool(problem.options.tests))
             for i in range(sampling.n * times):
-                seed = seed_of(study.evaluation.seed, names[0], problem.id, i)
+                seed = seed_of(evaluation.seed, names[0], problem.id, i)
                 request = Request(prompt, seed, sampling.max_tokens, sampling.temperature, sampling.top_p, False)
                 queries.append(Query(names, problem, i, request))
-            if study.evaluation.greedy and sampling.temperature > 0:
+            if evaluation.greedy and sampling.temperature > 0:
                 request = Request(prompt, 0, sampling.max_tokens, 0.0, log_probs=False)
                 queries.append(Query(names, problem, 0, request, greedy=True))
     return queries

@@ -15,15 +15,15 @@ from ..grading.grader import Item
 from ..grading.notation import is_list
 from ..paths import EvaluationFolder
 from ..records import BenchmarkRecord, EvaluatedSample
-from ..study.schema import Study
 
 if TYPE_CHECKING:  # figures use the estimators below, without models
     from ..model.engine import Response
+    from .protocol import Benchmark
     from .sampling import Query
 
 
 def grade(
-    study: Study,
+    benchmarks: Sequence[Benchmark],
     queries: Sequence[Query],
     responses: Sequence[Response],
     texts: Sequence[str],
@@ -37,45 +37,38 @@ def grade(
     prompts.
     """
     records, written = [], []
-    for benchmark in study.evaluation.benchmarks:
-        answered = [
-            (query, response, text)
-            for query, response, text in zip(queries, responses, texts, strict=True)
-            if benchmark.name in query.benchmarks
-        ]
-        protocol = benchmark.extraction or study.extraction
-        rows = _samples(benchmark.name, answered, graders[protocol], protocol)
-        greedy = [row for row in rows if row.greedy]
-        record = score([row for row in rows if not row.greedy], contaminated.get(benchmark.name, ()))
-        added: dict[str, object] = {"majority": None} if answered[0][0].problem.options.tests else {}
-        if greedy:
-            added["greedy"] = [float(row.outcome == "correct") for row in greedy]
-        records.append(record.model_copy(update=added))
+    answered = list(zip(queries, responses, texts, strict=True))
+    for benchmark in benchmarks:
+        asked = [answer for answer in answered if benchmark.name in answer[0].benchmarks]
+        rows = _samples(benchmark, asked, graders[benchmark.extraction])
+        record = score(rows, contaminated.get(benchmark.name, ()))
+        has_tests = bool(asked[0][0].problem.options.tests)  # programs are not answers to vote on
+        records.append(record.model_copy(update={"majority": None} if has_tests else {}))
         written += rows
     write_samples(folder.samples, written)
     return records
 
 
 def _samples(
-    benchmark: str, answered: Sequence[tuple[Query, Response, str]], grader: Grader, protocol: str
+    benchmark: Benchmark, answered: Sequence[tuple[Query, Response, str]], grader: Grader
 ) -> list[EvaluatedSample]:
-    """Grade responses, each given with its query and its text."""
+    """Grade responses to a benchmark, each given with its query and its text."""
     items = [Item(q.problem.answer, text, q.problem.options, q.problem.id) for q, _, text in answered]
     rows = []
     for (query, response, text), outcome in zip(answered, grader.grade_items(items), strict=True):
-        gold, options = query.problem.answer, query.problem.options
+        problem, options = query.problem, query.problem.options
         # Gold answers that are lists may have brackets.
-        answer = None if options.tests else extract(text, protocol, is_list(gold, options.list_answer))
+        lists = is_list(problem.answer, options.list_answer)
         rows.append(
             EvaluatedSample(
-                benchmark=benchmark,
-                id=query.problem.id,
+                benchmark=benchmark.name,
+                id=problem.id,
                 sample=query.sample,
                 greedy=query.greedy,
-                problem=query.problem.problem,
-                gold=gold,
+                problem=problem.problem,
+                gold=problem.answer,
                 response=text,
-                answer=answer,
+                answer=None if options.tests else extract(text, benchmark.extraction, lists),
                 outcome=outcome,
                 tokens=len(response.ids),
                 truncated=not response.finished,
@@ -94,7 +87,12 @@ def write_samples(path: Path, rows: Sequence[EvaluatedSample]) -> None:
 
 
 def score(rows: Sequence[EvaluatedSample], contaminated: Collection[str] = ()) -> BenchmarkRecord:
-    """One benchmark's record: a score per problem, in the order of the problem file, and summaries over problems."""
+    """One benchmark's record: a score per problem, in the order of the problem file, and summaries over problems.
+
+    They are of sampled responses; greedily decoded ones have scores alone.
+    """
+    greedy = [float(row.outcome == "correct") for row in rows if row.greedy]
+    rows = [row for row in rows if not row.greedy]
     by_problem: dict[str, list[EvaluatedSample]] = {}
     for row in rows:
         by_problem.setdefault(row.id, []).append(row)
@@ -115,6 +113,7 @@ def score(rows: Sequence[EvaluatedSample], contaminated: Collection[str] = ()) -
         outcomes=dict(Counter(r.outcome for r in rows)),
         tokens=sum(r.tokens for r in rows),
         truncated=sum(r.truncated for r in rows) / len(rows),
+        greedy=greedy or None,
     )
 
 

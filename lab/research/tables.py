@@ -19,8 +19,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from policygrain.analysis.statistics import Difference, student, unpaired
-from policygrain.analysis.verdicts import holm
+from policygrain.analysis.statistics import Difference, holm, student, unpaired
 
 HERE = Path(__file__).parent
 RECORDS = HERE / "records"

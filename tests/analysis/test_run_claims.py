@@ -230,6 +230,20 @@ def test_the_verdicts_are_those_of_the_page(a, options, verdict, sequential):
     assert f"that of b: {verdict}\n" in found.text()
 
 
+@pytest.mark.parametrize("sequential", [False, True])
+def test_false_verdicts_are_as_rare_as_promised(sequential):
+    """Of claims without an effect at most 5% have a direction; of those with the margin's, at most 5% are smaller."""
+    rng, limit = np.random.default_rng(0), 0.05 + 3 * math.sqrt(0.05 * 0.95 / 400)
+
+    def share(effect: float, *wrong: str) -> float:
+        claims = (rng.normal(size=(2, 10)) / math.sqrt(2) for _ in range(400))
+        found = [decided([*a + effect], [*b], margin=1.0, sequential=sequential).verdict for a, b in claims]
+        return sum(any(word in verdict for word in wrong) for verdict in found) / len(found)
+
+    assert share(0.0, "holds", "opposite") <= limit and share(1.0, "smaller", "opposite") <= limit
+    assert share(3.0, "holds") > 0.5, "and they can be right"
+
+
 def test_about_how_many_more_seeds_would_decide():
     """With that many of the same spread and mean, it is."""
     rng = np.random.default_rng(1)
@@ -330,6 +344,6 @@ def test_looking_after_every_seed_is_wrong_in_at_most_5_percent():
 
 def test_the_interval_has_the_values_that_the_p_value_does_not_exclude():
     d = anytime([0.1, 0.3, 0.2, 0.25, 0.15])
-    assert d.above(d.low) == pytest.approx(0.05) and d.below(d.high) == pytest.approx(0.05)
-    assert d.above(d.low - 0.01) < 0.05 < d.above(d.low + 0.01) and d.above(d.mean + 0.1) == 1
+    assert d.test(d.low) == pytest.approx(0.05) == d.test(d.high)
+    assert d.test(d.low - 0.01) < 0.05 < d.test(d.low + 0.01)
     assert anytime([0.1, 0.3]).low == -np.inf, "two seeds exclude nothing"

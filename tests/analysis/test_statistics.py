@@ -12,8 +12,16 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from policygrain.analysis import accuracy, difference
-from policygrain.analysis.statistics import PROBLEMS, SEEDS, over_seeds, pooled_spread, ranked, seeds_to_show, student
-from policygrain.analysis.verdicts import PValues, decide, distance_to_decide, effect_tests, holm, seeds_needed
+from policygrain.analysis.statistics import (
+    PROBLEMS,
+    SEEDS,
+    holm,
+    median,
+    over_seeds,
+    pooled_spread,
+    seeds_to_show,
+    student,
+)
 from policygrain.errors import UserError
 from policygrain.files import read_json
 
@@ -21,6 +29,7 @@ from ..conftest import ROOT
 from ..support.files import load_script
 
 Scores = NDArray[np.float64]
+DRAWS = 2000
 
 
 @st.composite
@@ -160,60 +169,20 @@ def test_with_the_planned_seeds_four_of_five_studies_show_the_direction(sd, comp
     assert shown(n) > 0.8 - 3 * 0.4 / math.sqrt(2000) and shown(n - 1) < 0.8 + 3 * 0.4 / math.sqrt(2000)
 
 
-SMALLER = "smaller than published"
-numbers = st.lists(st.floats(-9, 9), min_size=2, max_size=9)
-tests_of = [student, ranked]
+def test_the_sign_test_s_interval_by_hand():
+    """Of eight, one outside on each side: P(0 or 8 of 8 on one side) = 2/256; with one more it would be 18/256."""
+    assert median([-1.0] * 7 + [math.inf]) == (-1.0, -1.0, math.inf)
+    assert median(range(8)) == (3.5, 0, 7) and median(range(9)) == (4, 1, 7)
+    assert median([1.0, 2.0, 0.0]) == (1.0, -math.inf, math.inf), "three exclude nothing"
 
 
-def test_tests_against_0_and_a_size_by_hand():
-    """Mean 2, standard error 1/√3: the distance to 0 is 2√3 standard errors, to a size of 3 it is √3."""
-    d = student([1.0, 2.0, 3.0])
-    p = effect_tests(d, "above", 3.0)
-    assert p.holds == pytest.approx(2 * stats.t.sf(2 * math.sqrt(3), 2)), "two directions are looked at"
-    assert p.opposite == 1 and p.smaller == pytest.approx(stats.t.sf(math.sqrt(3), 2))
-    assert effect_tests(d, "above").smaller == 1, "the paper gives no size"
-    for mirrored in (d, student([-1.0, -2.0, -3.0])):
-        assert effect_tests(mirrored, "apart") == pytest.approx((p.holds, 1, 1))
+def test_the_median_of_skewed_values_is_in_its_interval():
+    rng = np.random.default_rng(0)
+    found = [median(values) for values in np.expm1(rng.normal(size=(DRAWS, 10)))]
+    assert np.mean([interval.low <= 0 <= interval.high for interval in found]) > 0.95
 
 
-@given(numbers, st.floats(0.1, 5), st.sampled_from(tests_of))
-def test_mirrored_data_have_mirrored_verdicts(values, size, test):
-    p, mirrored = (effect_tests(test(v), "above", size) for v in (values, [-v for v in values]))
-    assert mirrored.holds == pytest.approx(p.opposite) and mirrored.opposite == pytest.approx(p.holds)
-    assert effect_tests(test([-v for v in values]), "below", size) == pytest.approx(p)
-    assert max(p.holds, p.opposite) >= 0.99 or math.isclose(p.holds + p.opposite, 2, abs_tol=0.02)
-    assert p.smaller <= p.opposite + 1e-12, "what is on the other side is smaller than any size"
-
-
-@given(numbers, numbers)
-def test_evidence_for_a_side_grows_with_every_value(values, more):
-    larger = [v + abs(m) for v, m in zip(values, more, strict=False)] + values[len(more) :]
-    assert ranked(larger).above(0.0) <= ranked(values).above(0.0) and ranked(larger).mean >= ranked(values).mean
-
-
-def test_the_sign_test_by_hand():
-    """Seven of eight times are below the other arm's, one run never arrives: P(7 or more of 8) = 9/256."""
-    d = ranked([-1.0] * 7 + [math.inf])
-    assert d.below(0.0) == pytest.approx(9 / 256) and d.above(0.0) == pytest.approx(1 - 1 / 256)
-    assert (d.mean, d.low, d.high) == (-1.0, -1.0, math.inf), "the median, and the interval from the first to the last"
-    assert ranked([1.0, 2.0, 0.0]).above(0.0) == pytest.approx(1 / 4), "equal ones are left out"
-    assert ranked([0.0, 0.0]).above(0.0) == ranked([0.0, 0.0]).below(0.0) == 1
-
-
-def test_what_is_no_number_and_a_single_seed_decide_nothing():
-    """However many problems a single seed has."""
-    one = difference([np.ones((1, 500))], [np.zeros((1, 500))])
-    assert one.p < 1e-6, "about these problems there is no doubt"
-    for d in (student([math.nan, 1.0, 2.0]), one, student([3.0])):
-        assert effect_tests(d, "above", 0.02) == effect_tests(d, "below", 0.02) == (1, 1, 1)
-    assert seeds_needed(one, 1.0) is None
-
-
-def test_verdicts_and_their_correction_by_hand():
-    assert decide(PValues(0.01, 0.99, 0.01)) == "holds"
-    assert decide(PValues(0.99, 0.01, 0.01)) == "opposite"
-    assert decide(PValues(0.99, 0.2, 0.02)) == SMALLER
-    assert decide(PValues(0.06, 0.94, 0.94)) == "inconclusive"
+def test_holm_s_correction_by_hand():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.5, 0.9]) == [1.0, 1.0] and holm([]) == []
 
@@ -224,41 +193,6 @@ def test_holm_rejects_no_less_where_evidence_grows(p, data):
     assert all(s <= c + 1e-12 for s, c in zip(holm(stronger), holm(p), strict=True))
 
 
-def test_seeds_needed_would_decide():
-    """With spread 1 and distance 2, the two-sided t(n − 1) / √n falls below 2 at n = 4: 3.18 / √4 = 1.59."""
-    d = student([3.0, 4.0, 2.0])
-    assert d.spread == 1 and seeds_needed(d, 2.0) == 4
-    assert (seeds_needed(d, 2.0, comparisons=18) or 0) > 4 and seeds_needed(d, 0.0) is None
-    assert distance_to_decide(3.0, "above", None) == distance_to_decide(-3.0, "above", None) == 3
-    assert distance_to_decide(0.5, "above", 2.0) == 1.5, "to be smaller than 2 is nearer than to be larger than 0"
-    assert distance_to_decide(-0.5, "below", 2.0) == 1.5
-
-
-@pytest.mark.parametrize("test", tests_of)
-def test_false_verdicts_are_as_rare_as_promised(test):
-    """Of ledgers of six comparisons at most 5% have a direction where there is none, or call the published size small.
-
-    Skewed values, of which the sign test knows the median, as those of the time to converge.
-    """
-    rng, limit = np.random.default_rng(0), 0.05 + 3 * math.sqrt(0.05 * 0.95 / 400)
-    shape = (400, 6, 10)  # studies, comparisons, seeds
-    noise = rng.normal(size=shape) if test is student else np.expm1(rng.normal(size=shape))
-
-    def share(values: np.ndarray, verdicts: set[str]) -> float:
-        """How often any of the comparisons of a study has one of the verdicts."""
-        found = 0
-        for study in values:
-            tests = [effect_tests(test(list(v)), "above", 1.0) for v in study]
-            p = [PValues(*row) for row in zip(*(holm(column) for column in zip(*tests, strict=True)), strict=True)]
-            found += bool(({decide(one) for one in p} | {SMALLER for one in p if one.smaller < 0.05}) & verdicts)
-        return found / len(values)
-
-    assert share(noise, {"holds", "opposite"}) <= limit
-    assert share(1.0 + noise, {SMALLER, "opposite"}) <= limit
-    assert share(noise + 3.0, {"holds"}) > 0.5, "and they can be right"
-
-
-DRAWS = 2000
 LOWEST, HIGHEST = 0.94, 0.965
 ERROR = 4 * math.sqrt(0.05 * 0.95 / DRAWS)  # four standard errors of a simulated coverage: two points
 

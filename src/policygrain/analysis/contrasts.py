@@ -9,8 +9,7 @@ from ..errors import UserError
 from ..study import Study
 from ..study.comparable import Pair, different_parts, pairs
 from . import measures
-from .statistics import LEVEL, Difference
-from .verdicts import holm
+from .statistics import LEVEL, Difference, holm
 
 if TYPE_CHECKING:
     from ..results import StudyResults

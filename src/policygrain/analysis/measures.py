@@ -99,17 +99,6 @@ def length_difference(results: StudyResults, arm: str, than: str) -> Difference:
     return over_units(results, response_length(results, arm) - response_length(results, than))
 
 
-def late_clip_fraction(results: StudyResults, arm: str) -> pd.Series:
-    """Mean share of clipped tokens over the last half of the steps, in percent, by seed."""
-    rows = runs_of(results, arm)
-    if "clip_fraction_low" not in rows or rows["clip_fraction_low"].isna().all():
-        raise UserError(
-            f"no run of {arm!r} logged clip_fraction: no batch had responses to one prompt with unequal rewards."
-        )
-    rows = rows.assign(value=100 * (rows["clip_fraction_low"] + rows["clip_fraction_high"])).dropna(subset="value")
-    return rows[rows["step"] >= rows["step"].max() / 2].groupby("seed")["value"].mean()
-
-
 def runs_of(results: StudyResults, arm: str) -> pd.DataFrame:
     """The steps of an arm's runs that have ended. NoResults if there is none."""
     rows = results.steps_of_arms.get(arm)

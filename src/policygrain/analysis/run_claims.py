@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from scipy.special import stdtrit
 
 from ..errors import UserError
 from .statistics import LEVEL, SEEDS, Array, Difference, student, unpaired
-from .verdicts import MOST_SEEDS, PValues, decide, distance_to_decide, effect_tests, seeds_needed, student_width
 
 Claimed = Literal["above", "below"]
+OPEN = "inconclusive"
+MOST_SEEDS = 1000
 PRIOR = 4.0  # variance of the standardised effect in the e-value of `anytime`; any value keeps the error rate
 
 
@@ -89,28 +91,40 @@ class RunClaim:
     values: dict[str, dict[str, float]]  # side → run → endpoint
     pairing: str
     difference: Difference
-    p: PValues
     sequential: bool
     notes: tuple[str, ...]
 
     @property
+    def effect(self) -> float:
+        """The mean difference towards the claimed side."""
+        return self.difference.mean if self.claimed == "above" else -self.difference.mean
+
+    @property
     def verdict(self) -> str:
         """The verdict, in the words of docs/statistics.md."""
-        decided = decide(self.p)
-        smaller = "" if self.margin is None else f"smaller than {self.margin:g}"
-        if decided == "smaller than published":
-            return smaller
-        return f"holds, {smaller}" if decided == "holds" and self.p.smaller < LEVEL else decided
+        smaller = ""
+        if self.margin is not None and self.effect < self.margin:
+            p = self.difference.test(self.margin if self.claimed == "above" else -self.margin)
+            # One side is tested; the p-value of `anytime` is not halved.
+            smaller = f"smaller than {self.margin:g}" if p < LEVEL * (1 if self.sequential else 2) else ""
+        if self.difference.p >= LEVEL:
+            return smaller or OPEN
+        return "opposite" if self.effect < 0 else f"holds, {smaller}" if smaller else "holds"
 
     @property
     def more_seeds(self) -> int | None:
-        """About how many more runs on each side would decide; None: over 1,000. 0 if it is decided."""
-        if decide(self.p) != "inconclusive":
+        """About how many more runs on each side would decide, if effect and spread stayed. 0 if it is decided.
+
+        None: over 1,000.
+        """
+        if self.verdict != OPEN:
             return 0
-        distance = distance_to_decide(self.difference.mean, self.claimed, self.margin)
-        width = anytime_width if self.sequential else student_width
-        total = seeds_needed(self.difference, distance, width=width)
-        return None if total is None else max(1, total - self.difference.n)
+        d = self.difference
+        distance = max(abs(d.mean), 0.0 if self.margin is None else self.margin - self.effect)
+        n = np.arange(d.n + 1, MOST_SEEDS + 1, dtype=float)
+        width = anytime_width(n) if self.sequential else stdtrit(n - 1, 1 - LEVEL / 2) / np.sqrt(n)
+        enough = np.flatnonzero(width * d.spread < distance)
+        return int(n[enough[0]]) - d.n if len(enough) else None
 
     def text(self) -> str:
         """The claim with its numbers, for the terminal."""
@@ -195,7 +209,6 @@ def decide_runs(
         {side: {run.name: v for run, v in zip(runs, values[side], strict=True)} for side, runs in (("a", a), ("b", b))},
         f"{pairing}, over {d.n} {SEEDS}" if order is not None else pairing,
         d,
-        effect_tests(d, claimed, margin, sides=1 if sequential else 2),  # an e-value tests both directions
         sequential,
         tuple(notes),
     )
@@ -245,15 +258,7 @@ def anytime(values: Sequence[float]) -> Difference:
     d = student(values)
     width = float(anytime_width(np.array(d.n)))
     half = math.inf if math.isinf(width) else width * d.spread
-    p = functools.partial(_anytime_p, d.values)
-
-    def above(value: float) -> float:
-        return p(value) if d.mean > value else 1.0
-
-    def below(value: float) -> float:
-        return p(value) if d.mean < value else 1.0
-
-    return replace(d, low=d.mean - half, high=d.mean + half, p=p(0.0), above=above, below=below)
+    return replace(d, low=d.mean - half, high=d.mean + half, test=functools.partial(_anytime_p, d.values))
 
 
 def _anytime_p(values: Sequence[float], value: float) -> float:
@@ -265,10 +270,10 @@ def _anytime_p(values: Sequence[float], value: float) -> float:
     return min(1.0, math.sqrt(width) * ratio ** (-n / 2))
 
 
-def anytime_width(n: Array, level: float = LEVEL) -> Array:
+def anytime_width(n: Array) -> Array:
     """Half the width of the interval for n differences of standard deviation 1; infinite for few."""
     width = 1 + n * PRIOR
-    bound = (np.sqrt(width) / level) ** (2 / n)
+    bound = (np.sqrt(width) / LEVEL) ** (2 / n)
     with np.errstate(divide="ignore", invalid="ignore"):
         half: Array = np.sqrt((n - 1) / n * (bound - 1) / (1 - bound / width))
     return np.where(bound < width, half, np.inf)

@@ -8,7 +8,6 @@ docs/statistics.md explains the formulas and reports their simulated coverage.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import bdtr, bdtrc, chdtri, gammaincinv, nctdtr, ndtri, stdtr, stdtrit
+from scipy.special import bdtr, chdtri, gammaincinv, nctdtr, ndtri, stdtr, stdtrit
 
 from ..errors import UserError
 
@@ -61,30 +60,41 @@ class Estimate(NamedTuple):
 
 @dataclass(frozen=True)
 class Difference:
-    """A mean difference with its 95% interval and the two-sided p-value of no difference, over ``n`` of ``unit``."""
+    """A mean difference with its 95% interval, over ``n`` of ``unit``."""
 
     mean: float
     low: float
     high: float
-    p: float
     n: int
     unit: str
     spread: float  # standard deviation of one unit's difference
     values: tuple[float, ...]  # one per unit, in order
-    # One-sided p-values of "the true difference is larger, or smaller, than a value".
-    above: Callable[[float], float] = field(repr=False, compare=False)
-    below: Callable[[float], float] = field(repr=False, compare=False)
+    test: Callable[[float], float] = field(repr=False, compare=False)  # two-sided p-value of a true difference
+
+    @property
+    def p(self) -> float:
+        """The two-sided p-value of no difference."""
+        return self.test(0.0)
 
     @property
     def interval(self) -> Interval:
         """Mean and limits."""
         return Interval(self.mean, self.low, self.high)
 
+    def above(self, value: float) -> float:
+        """The one-sided p-value of "the true difference is larger than ``value``"."""
+        p = self.test(value) / 2
+        return p if self.mean > value else 1 - p
+
+    def below(self, value: float) -> float:
+        """The one-sided p-value of "the true difference is smaller than ``value``"."""
+        return 1 - self.above(value)
+
     def times(self, factor: float) -> Difference:
         """The same in another unit of measurement, such as points instead of shares; ``factor`` is positive."""
-        interval, values = self.interval.map(lambda v: factor * v), tuple(factor * v for v in self.values)
-        above, below = (lambda v: self.above(v / factor)), (lambda v: self.below(v / factor))
-        return Difference(*interval, self.p, self.n, self.unit, factor * self.spread, values, above, below)
+        mean, low, high = (factor * v for v in self.interval)
+        values, spread = tuple(factor * v for v in self.values), factor * self.spread
+        return Difference(mean, low, high, self.n, self.unit, spread, values, lambda v: self.test(v / factor))
 
     def numbers(self) -> dict[str, float | int | str]:
         """The numbers that files of results contain."""
@@ -113,18 +123,15 @@ def difference(a: Sequence[Array], b: Sequence[Array], unit: str = SEEDS) -> Dif
         shapes = (", ".join("×".join(map(str, s.shape)) for s in arrays) for arrays in (one, two))
         raise UserError(f"a difference needs the same seeds and problems on both sides, not {' and '.join(shapes)}.")
     pairs = [x - y for x, y in zip(one, two, strict=True)]
-    s = _summary(pairs)
-    mean, low, high = difference_limits(pairs)
-    scale = float(s.error2)
+    s, (mean, low, high) = _summary(pairs), map(float, difference_limits(pairs))
 
-    def above(value: float) -> float:
-        error = math.sqrt(scale * float(_paired_variance(np.asarray(value), s.gained, s.lost)))
-        return _tail(float(s.mean) - value, error, s.df)
+    def test(value: float) -> float:
+        variance = _paired_variance(np.asarray(value), s.gained, s.lost)
+        return _two_sided(mean - value, math.sqrt(s.error2 * variance), s.df)
 
     n, unit = _units(one, unit)
-    values = tuple(float(v) for v in s.seeds)
-    spread = math.sqrt(n * scale * max(0.0, float(s.variance)))
-    return _two_sided(Interval(float(mean), float(low), float(high)), n, unit, spread, values, above)
+    spread = math.sqrt(n * s.error2 * max(0.0, float(s.variance)))
+    return Difference(mean, low, high, n, unit, spread, tuple(map(float, s.seeds)), test)
 
 
 def over_seeds(values: Sequence[float] | Array) -> Interval:
@@ -139,12 +146,10 @@ def student(values: Sequence[float] | Array, unit: str = SEEDS) -> Difference:
     ``unit``: training seeds or initial models; a single one has no interval.
     """
     x = np.asarray(values, dtype=float)
-    n, mean = len(x), float(np.mean(x))
-    numbers = tuple(float(v) for v in x)
+    mean, n, numbers = float(np.mean(x)), len(x), tuple(map(float, x))
     if n < 2:
-        return _two_sided(Interval(mean, -math.inf, math.inf), n, unit, math.inf, numbers, lambda _: 0.5)
-    spread = float(x.std(ddof=1))
-    return _by_student(mean, spread, n, n - 1, unit, numbers)
+        return Difference(mean, -math.inf, math.inf, n, unit, math.inf, numbers, lambda _: 1.0)
+    return _by_student(mean, float(x.std(ddof=1)), n, n - 1, unit, numbers)
 
 
 def unpaired(a: Sequence[float], b: Sequence[float]) -> Difference:
@@ -158,60 +163,35 @@ def unpaired(a: Sequence[float], b: Sequence[float]) -> Difference:
 
 def _by_student(mean: float, spread: float, n: int, df: float, unit: str, values: tuple[float, ...]) -> Difference:
     error = spread / math.sqrt(n)
-
-    def above(value: float) -> float:
-        return _tail(mean - value, error, df)
-
     half = float(stdtrit(df, 1 - LEVEL / 2)) * error
-    return _two_sided(Interval(mean, mean - half, mean + half), n, unit, spread, values, above)
+    return Difference(
+        mean, mean - half, mean + half, n, unit, spread, values, lambda v: _two_sided(mean - v, error, df)
+    )
 
 
-def _two_sided(
-    interval: Interval,
-    n: int,
-    unit: str,
-    spread: float,
-    values: tuple[float, ...],
-    above: Callable[[float], float],
-    below: Callable[[float], float] | None = None,
-) -> Difference:
-    """The p-value of no difference is twice the smaller one-sided; ``below``: by default 1 − ``above``."""
-    below = below or (lambda value: 1 - above(value))
-    p = min(1.0, 2 * min(above(0.0), below(0.0)))
-    return Difference(*interval, p, n, unit, spread, values, above, below)
+def _two_sided(distance: float, error: float, df: float) -> float:
+    """P(a distance this large or larger, on either side) where the true one is 0; by Student's t."""
+    if abs(distance) < 1e-12:  # rounding
+        return 1.0
+    return min(1.0, 2 * float(stdtr(df, -abs(distance) / error))) if error else 0.0
 
 
-def ranked(values: Sequence[float] | Array, unit: str = SEEDS) -> Difference:
-    """The median of a number per ``unit`` [n] by the exact sign test, for any distribution; values may be infinite.
-
-    ``mean`` is the median.
-    """
-    numbers, n = tuple(float(v) for v in values), len(values)
-    ordered = sorted(numbers)
+def median(values: Sequence[float] | Array) -> Interval:
+    """The median of a number per unit with the 95% interval of the exact sign test; values may be infinite."""
+    ordered, n = sorted(float(v) for v in values), len(values)
     outside = next((k for k in range(n // 2, 0, -1) if bdtr(k - 1, n, 0.5) <= LEVEL / 2), 0)
     low, high = (ordered[outside - 1], ordered[n - outside]) if outside else (-math.inf, math.inf)
-    median = ordered[n // 2] if n % 2 else (ordered[n // 2 - 1] + ordered[n // 2]) / 2
-
-    def below(value: float) -> float:
-        return _sign_test([-v for v in numbers], -value)
-
-    above = functools.partial(_sign_test, numbers)
-    return _two_sided(Interval(median, low, high), n, unit, math.nan, numbers, above, below)
+    return Interval((ordered[(n - 1) // 2] + ordered[n // 2]) / 2, low, high)
 
 
-def _sign_test(values: Sequence[float], value: float) -> float:
-    """P(as many or more of n values larger than ``value``) where it is the median; equal ones are left out."""
-    differ = sum(v != value for v in values)
-    return float(bdtrc(sum(v > value for v in values) - 1, differ, 0.5))
-
-
-def _tail(distance: float, error: float, df: float) -> float:
-    """P(a distance this large or larger) where the true one is 0; by Student's t."""
-    if abs(distance) < 1e-12:  # rounding
-        return 0.5
-    if error == 0:
-        return float(distance < 0)
-    return float(stdtr(df, -distance / error))
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's step-down correction: p-values that may all be compared with one level."""
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    adjusted, largest = [0.0] * len(p_values), 0.0
+    for rank, i in enumerate(order):
+        largest = max(largest, min(1.0, p_values[i] * (len(p_values) - rank)))
+        adjusted[i] = largest
+    return adjusted
 
 
 # ---- seeds ----------------------------------------------------------------------------------------------------------

@@ -14,8 +14,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from policygrain.analysis.statistics import LEVEL, student
-from policygrain.analysis.verdicts import holm
+from policygrain.analysis.statistics import LEVEL, holm, student
 from policygrain.objective import Method
 from policygrain.objective.clip import PpoClip
 from policygrain.objective.ratio import Block, NoRatio, ProductRatio, SequenceRatio, TokenRatio

@@ -8,13 +8,12 @@ import pytest
 from policygrain.analysis import measures
 from policygrain.analysis.contrasts import contrasts, parts_text
 from policygrain.analysis.statistics import student
-from policygrain.figures.catalogue import figure
-from policygrain.figures.tables import contrasts as table
+from policygrain.figures.catalogue import FIGURES, shown_in
 from policygrain.paths import START
 from policygrain.report.overview import comparisons
 from policygrain.results import StudyResults
 
-from ..support.made_up import make_up, make_up_evaluation
+from ..support.made_up import make_up, make_up_evaluation, table
 from .records import effects, study_of, write
 
 
@@ -74,7 +73,7 @@ def test_seeds_that_share_an_initial_model_count_once(tmp_path):
     gain = measures.accuracy_difference(results, "tepo", START)
     assert (gain.n, gain.unit) == (2, "initial models"), "of four final models over two initial ones"
     assert (measures.accuracy_difference(results, "tepo", "grpo").n, len(results.scores("tepo", "count"))) == (2, 2)
-    panel, *_ = figure("convergence", results).axes
+    panel, *_ = FIGURES["convergence"].draw(results, shown_in(results.study, "convergence")).axes
     assert max(len(line.get_xdata()) for line in panel.lines if line.get_linestyle() == "None") == 2
 
 
@@ -130,7 +129,7 @@ def test_a_difference_is_decided_in_its_own_setting(results):
 
 
 def test_the_table_has_both_endpoints_length_and_the_outcome(results):
-    frame, text = table(results)
+    frame, text = table("contrasts", results)
     assert len(frame) == 7 and text.count("differ; endpoints disagree") == 2
     rows = {(row["of"], row["than"]): row for row in frame.to_dict("records")}
     old = rows["token+off_policy_steps=2", "none+off_policy_steps=2"]
@@ -145,10 +144,10 @@ def test_the_table_has_both_endpoints_length_and_the_outcome(results):
 def test_equal_areas_are_identical_and_a_study_without_comparisons_has_none(tmp_path):
     study = study_of(3, methods=METHODS, experiments=ON_POLICY, training={"updates_per_batch": 1})
     found = write(study, tmp_path / "equal", lambda arm, seed: [0.3, 0.4 + 0.01 * seed] * 2)
-    assert {c.outcome for c in contrasts(found)} == {"identical"} and "identical" in table(found)[1]
+    assert {c.outcome for c in contrasts(found)} == {"identical"} and "identical" in table("contrasts", found)[1]
     alone = study_of(2, experiments={"only": {"methods": ["grpo", "dapo"]}})
     none = write(alone, tmp_path / "none", effects())
-    assert contrasts(none) == [] and "compares no methods" in table(none)[1]
+    assert contrasts(none) == [] and "compares no methods" in table("contrasts", none)[1]
 
 
 def test_the_headline_s_methods_are_compared_as_wholes_and_corrected_apart(tmp_path):

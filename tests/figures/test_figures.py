@@ -18,8 +18,8 @@ from matplotlib.text import Text
 
 from policygrain.cli import main
 from policygrain.errors import NoResults, UserError
-from policygrain.figures import SUFFIXES, catalogue, tables
-from policygrain.figures.catalogue import FIGURES, check_figures, draw, figure
+from policygrain.figures import SUFFIXES, catalogue
+from policygrain.figures.catalogue import FIGURES, check_figures, draw, shown_in
 from policygrain.figures.labels import labels, name_of
 from policygrain.figures.style import looks, save
 from policygrain.files import read_json
@@ -30,7 +30,7 @@ from policygrain.results import StudyResults
 from policygrain.study import Study, load_study, parse_study
 
 from ..support.files import write_lines
-from ..support.made_up import make_up
+from ..support.made_up import make_up, table
 from ..support.small import small_study
 
 ROOT = Path(__file__).parents[2]
@@ -46,6 +46,10 @@ def laptop_with(changes: dict[str, Any]) -> Study:
 def six(tmp_path_factory):
     study = load_study(Path(__file__).with_name("six.yaml")).model_copy(update={"figures": [*FIGURES]})
     return StudyResults(make_up(study, tmp_path_factory.mktemp("six"), {"start": 0, "tepo": 9}))
+
+
+def figure(name: str, results: StudyResults) -> Figure:
+    return FIGURES[name].draw(results, shown_in(results.study, name))
 
 
 def cut_off(figure: Figure) -> list[str]:
@@ -198,16 +202,14 @@ def change(path: Path, content: dict[str, Any]) -> None:
     path.write_text(json.dumps(content))
 
 
-def test_block_sizes_and_weights_show_final_accuracy(tmp_path):
+def test_a_sweep_shows_final_accuracy_by_value(tmp_path):
     """K = 3 is right on 9 of 12 problems, the others on 6."""
-    blocks = {"mpo_phi_0.4": {"base": "mpo", "ratio": {"future_weight": 0.4}}}
-    methods = {"blocks": {"methods": ["mpo_k2", "mpo_k3", "mpo", "mpo_phi_0.4"]}}
-    results = made(tmp_path, {"mpo_k3": 9}, methods=blocks, experiments=methods)
-    (axes,) = figure("block_size", results).axes
-    assert texts(axes.get_xticklabels()) == ["2", "3", "5"]
+    methods = {"blocks": {"methods": ["mpo", "mpo_k3", "mpo_k2"]}}
+    sizes = {"mpo": 5, "mpo_k3": 3, "mpo_k2": 2}
+    results = made(tmp_path, {"mpo_k3": 9}, experiments=methods, sweeps={"size K": sizes})
+    (axes,) = figure("sweep", results).axes
+    assert texts(axes.get_xticklabels()) == ["2", "3", "5"] and axes.get_xlabel() == "size K"
     assert [float(y) for y in axes.lines[0].get_ydata()] == pytest.approx([50, 75, 50])
-    left, right = figure("future_weight", results).axes
-    assert len(left.get_xticklabels()) == 2 and right.get_ylabel() == "accuracy (%)"
 
 
 def test_headline_figures_show_the_study_s_own_updates_and_labels_of_arms_read_well(tmp_path):
@@ -225,7 +227,7 @@ def test_headline_figures_show_the_study_s_own_updates_and_labels_of_arms_read_w
 def test_the_table_has_sampled_and_greedy_accuracy(tmp_path):
     """One problem more of twelve is solved greedily. Of none of 24 Wilson's limit is 13.8%."""
     results = made(tmp_path, {"start": 0, "tepo": 9})
-    frame, text = tables.results(results)
+    frame, text = table("results", results)
     row = frame[(frame["arm"] == "tepo") & (frame["benchmark"] == "average")].iloc[0]
     assert (row["mean"], row["greedy_mean"]) == pytest.approx((75, 100 * 10 / 12))
     lines = [line for line in text.splitlines() if line.startswith("| TEPO, 4 updates |")]
@@ -234,12 +236,12 @@ def test_the_table_has_sampled_and_greedy_accuracy(tmp_path):
     assert "Accuracy of sampled responses (temperature 1)" in text and "one greedily decoded response" in text
     record = results.folder.evaluation("tepo/seed1").record
     change(record, merge(content := read_json(record), {"records": [content["records"][0] | {"greedy": None}]}))
-    assert "greedily" not in tables.results(StudyResults(tmp_path))[1], "one model lacks them"
+    assert "greedily" not in table("results", StudyResults(tmp_path))[1], "one model lacks them"
 
 
 def test_the_ablation_has_the_parts_of_every_arm(tmp_path):
     variants = {"ablation": {"methods": ["tepo_v1"], "vary": {"updates_per_batch": [1, 4]}}}
-    frame, text = tables.ablation(made(tmp_path, {"tepo": 9}, experiments=variants))
+    frame, text = table("ablation", made(tmp_path, {"tepo": 9}, experiments=variants))
     rows = frame.set_index("arm")
     assert rows.loc["tepo_v1", "accuracy"] == pytest.approx(50) and rows.loc["tepo", "accuracy"] == pytest.approx(75)
     assert rows.loc["tepo_v1", "ratio"] == "sequence" and "| TEPO v1, 4 updates | sequence |" in text
@@ -249,31 +251,32 @@ def test_more_seeds_of_some_arms_do_not_stop_the_table(tmp_path):
     """The best arm is found on the seeds that both of a pair have."""
     headline = {"methods": ["grpo", "tepo"], "vary": {"updates_per_batch": [4]}, "seeds": [0, 1, 2]}
     experiments = {"headline": headline, "x": {"methods": ["dapo"], "seeds": [0, 1]}}
-    _, text = tables.results(made(tmp_path, {"start": 0, "tepo": 12}, experiments=experiments, seeds=[0, 1, 2]))
+    _, text = table("results", made(tmp_path, {"start": 0, "tepo": 12}, experiments=experiments, seeds=[0, 1, 2]))
     assert "| TEPO | 3 | **100.0 [" in text and "| DAPO | 2 | " in text, "n where it differs"
     assert "Rows with another n have other seeds" in text
 
 
 @pytest.mark.parametrize(
-    ("name", "headline", "message"),
+    ("name", "changes", "message"),
     [
-        ("benchmarks", {"evaluate": False}, "'headline' that is evaluated"),
-        ("convergence", {"methods": ["dapo", "tepo"]}, "grpo and another method"),
-        ("block_size", {}, "differ in block.size alone"),
-        ("future_weight", {}, "differ in block.future_weight alone"),
-        ("entropy_regularisation", {}, "at least 2 of these methods"),
+        ("benchmarks", {"headline": {"evaluate": False}}, "figures: 'benchmarks' needs .*'headline' that is evaluated"),
+        ("convergence", {"headline": {"methods": ["dapo", "tepo"]}}, "'convergence' needs grpo and another method"),
+        ("entropy_regularisation", {}, "needs at least 2 of these methods"),
+        ("sweep", {}, "'sweep' needs `sweeps`"),
+        ("sweep", {"sweeps": {"K": {"grpo": 1, "tepoo": 2}}}, r"sweeps\.K: 'tepoo' is in no .*Did you mean 'tepo'"),
+        ("sweep", {"sweeps": {"K": {"grpo": 1, "tepo": 1}}}, r"sweeps\.K: two methods have the same value"),
     ],
 )
-def test_what_a_figure_lacks_is_said_before_training_and_by_drawing(name, headline, message, tmp_path):
-    study = study_with(experiments={"headline": headline}, figures=[name])
-    for call in (lambda: check_figures(study), lambda: figure(name, StudyResults(tmp_path, study))):
-        with pytest.raises(UserError) as raised:
+def test_what_a_figure_lacks_is_said_before_training_and_by_drawing(name, changes, message, tmp_path):
+    experiments = {"headline": changes.get("headline", {})}
+    study = study_with(experiments=experiments, figures=[name], sweeps=changes.get("sweeps", {}))
+    for call in (lambda: check_figures(study), lambda: draw(name, StudyResults(tmp_path, study))):
+        with pytest.raises(UserError, match=message):
             call()
-        assert f"figures: {name!r} needs" in str(raised.value) and message in str(raised.value)
 
 
 def test_arms_that_are_not_evaluated_are_in_no_table(tmp_path):
-    frame, _ = tables.results(made(tmp_path, {}, experiments={"headline": {"evaluate": False}}))
+    frame, _ = table("results", made(tmp_path, {}, experiments={"headline": {"evaluate": False}}))
     assert set(frame["arm"]) == {START}
 
 
@@ -306,7 +309,7 @@ def test_a_benchmark_whose_problems_were_all_seen_has_no_clean_accuracy(tmp_path
         content = read_json(path)
         records = [record | {"contaminated": list(range(record["problems"]))} for record in content["records"]]
         change(path, content | {"records": records})
-    assert "without problems of the training set" not in tables.results(StudyResults(tmp_path))[1]
+    assert "without problems of the training set" not in table("results", StudyResults(tmp_path))[1]
 
 
 def test_an_unknown_figure_is_one_message(in_root, tmp_path, capsys):

@@ -4,8 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from policygrain.data.sets import sampling_of
 from policygrain.evaluate.scores import write_samples
+from policygrain.figures.catalogue import draw
 from policygrain.paths import START, RunFolder, StudyFolder
 from policygrain.records import (
     BenchmarkRecord,
@@ -20,6 +23,7 @@ from policygrain.records import (
     TrackingRecord,
     write_record,
 )
+from policygrain.results import StudyResults
 from policygrain.study import Study, study_text
 from policygrain.study.runs import Run, run_matrix
 from policygrain.study.stages import run_settings, start_seeds
@@ -154,6 +158,12 @@ def make_up_evaluation(study: Study, results: StudyFolder, model: str, count: in
         for i in range(sampling.n)
     ]
     write_samples(folder.samples, rows)
+
+
+def table(name: str, results: StudyResults) -> tuple[pd.DataFrame, str]:
+    """A table as numbers and as Markdown."""
+    draw(name, results)
+    return pd.read_csv(results.folder.table(name, ".csv")), results.folder.table(name, ".md").read_text()
 
 
 def make_up_tracking(folder: Path, uri: str) -> None:

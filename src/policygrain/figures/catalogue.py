@@ -1,34 +1,102 @@
-"""All figures and tables: title in reports, requirements, and the function that makes it."""
+"""The figures of a study: functions of its records and of what they show, registered by `figure`."""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from ..analysis import accuracy, measures
+from ..analysis.statistics import Interval, median, over_seeds
 from ..data.sets import sampling_of
-from ..errors import UserError, did_you_mean
-from ..files import atomic_text
-from ..objective import Method, method
-from ..objective.method import TEXTS
-from ..objective.ratio import Block
+from ..errors import NoResults, UserError, did_you_mean
+from ..evaluate.scores import pass_at_k as unbiased
+from ..evaluate.scores import powers_of_two
+from ..initial_models import by_unit
+from ..paths import START
+from ..results import StudyResults
 from ..study import Study
 from ..study.runs import arms_of, run_matrix
-from . import TABLES
+from . import TABLES, tables
+from .labels import labels, name_of
+from .style import (
+    ABOVE,
+    COLUMN,
+    PLAIN,
+    WIDE,
+    Look,
+    from_zero,
+    interval_row,
+    legend,
+    looks,
+    named_rows,
+    panels,
+    points,
+    save,
+)
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
-    from ..results import StudyResults
+class Kind(NamedTuple):
+    """A figure."""
+
+    draw: Callable[[StudyResults, Any], Figure]
+    title: str  # in reports
+    needs: str  # what a study must have, in words
+    shows: Callable[[Study], Any]  # its arms, benchmarks or sweeps in the figure; empty if it has none
 
 
-# ---- the arms, methods and benchmarks of a study in each figure; empty where the study has none ----------------------
+FIGURES: dict[str, Kind] = {}
+Drawing = Callable[[StudyResults, Any], Figure]
+
+
+def figure(title: str, needs: str, shows: Callable[[Study], Any]) -> Callable[[Drawing], Drawing]:
+    """Register a function as the figure of its name. It gets the results and what ``shows`` finds in the study."""
+
+    def register(draw: Drawing) -> Drawing:
+        FIGURES[draw.__name__] = Kind(draw, title, needs, shows)
+        return draw
+
+    return register
+
+
+def check_figures(study: Study) -> None:
+    """UserError for the first figure that cannot be drawn from the runs of the study."""
+    for name in study.figures:
+        shown_in(study, name)
+
+
+def shown_in(study: Study, name: str) -> Any:
+    """What the figure ``name`` shows of the study. UserError if that is nothing."""
+    if not (shown := FIGURES[name].shows(study)):
+        raise UserError(f"figures: {name!r} needs {FIGURES[name].needs}.")
+    return shown
+
+
+def draw(name: str, results: StudyResults, out: Path | None = None) -> None:
+    """Draw figure ``name`` to ``out``.pdf, .svg and .png, or write table ``name`` to ``out``.csv and .md.
+
+    By default, ``out`` is its place in the results of the study. UserError if the study lacks what the figure shows.
+    """
+    if name in TABLES:
+        tables.write(name, results, out or results.folder.table(name))
+    elif name in FIGURES:
+        save(FIGURES[name].draw(results, shown_in(results.study, name)), out or results.folder.figure(name))
+    else:
+        raise UserError(f"there is no figure or table {name!r}.{did_you_mean(name, (*FIGURES, *TABLES))}")
+
+
+# ---- what figures show; empty where a study has none -----------------------------------------------------------------
 
 # TEPO and its variants with other regularisers of entropy; methods with each ratio, and one without a ratio.
 ENTROPY_ARMS = ("tepo", "tepo_v1", "tepo_max_entropy", "tepo_full_kl")
 RATIO_ARMS = ("token", "block", "sequence", "prefix", "tepo_v1", "prefix_is", "reinforce")
+ARMS = "at least 2 of these methods in experiments: {}"
 
 
 def headline(study: Study) -> list[str]:
@@ -51,13 +119,8 @@ def beside_grpo(study: Study) -> list[str]:
 
 def at_least_two(names: Iterable[str], study: Study) -> list[str]:
     """The items of ``names`` that are arms of the study; empty if there are fewer than two."""
-    arms = run_matrix(study).arms
-    there = [name for name in names if name in arms]
+    there = [name for name in names if name in run_matrix(study).arms]
     return there if len(there) > 1 else []
-
-
-entropy_arms = partial(at_least_two, ENTROPY_ARMS)
-ratio_arms = partial(at_least_two, RATIO_ARMS)
 
 
 def sampled_benchmarks(study: Study) -> list[str]:
@@ -65,126 +128,274 @@ def sampled_benchmarks(study: Study) -> list[str]:
     return [b.name for b in study.evaluation.benchmarks if sampling_of(study, b).n > 1]
 
 
-def block_sweep(parameter: str, study: Study) -> dict[float, str]:
-    """Value of a block ratio's ``parameter`` → evaluated arm, for methods that differ in it alone, sampler apart.
-
-    The ratio's other parameters are MPO's defaults. Empty if there are fewer than two values.
-    """
-    default = Block().settings
-    groups: dict[str, dict[float, str]] = {}
-    for name in dict.fromkeys(run.arm for run in run_matrix(study).evaluated if "+" not in run.arm):
-        chosen: Method = method(name, study.methods)
-        settings = chosen.ratio.settings
-        if isinstance(chosen.ratio, Block) and settings == default | {parameter: settings[parameter]}:
-            rest = {k: v for k, v in chosen.data().items() if k not in ("ratio", "sampler", *TEXTS)}
-            groups.setdefault(str(rest), {}).setdefault(float(settings[parameter]), name)
-    largest = max(groups.values(), key=len, default={})
-    return dict(sorted(largest.items())) if len(largest) > 1 else {}
+def sweeps(study: Study) -> Mapping[str, Mapping[str, float]]:
+    """The sweeps of the study. UserError for a method whose final models are not evaluated, and for equal values."""
+    evaluated = run_matrix(study).evaluated_arms
+    for parameter, values in study.sweeps.items():
+        if unknown := [arm for arm in values if arm not in evaluated]:
+            hint = did_you_mean(unknown[0], evaluated)
+            raise UserError(f"sweeps.{parameter}: {unknown[0]!r} is in no experiment that is evaluated.{hint}")
+        if len({*values.values()}) < len(values):
+            raise UserError(f"sweeps.{parameter}: two methods have the same value.")
+    return study.sweeps
 
 
-# ---- the figures -----------------------------------------------------------------------------------------------------
+# ---- accuracy of final models ----------------------------------------------------------------------------------------
 
 
-class Entry(NamedTuple):
-    """A figure."""
+def _percent(results: StudyResults, arm: str, *names: str) -> Interval:
+    """Accuracy of an arm in percent, mean over benchmarks, with the interval of the results table."""
+    return accuracy([results.scores(arm, b) for b in names]).interval.map(lambda share: 100 * share)
 
+
+@figure(
+    "Accuracy of the initial model and the headline methods, by benchmark and on average (after TEPO's figure 1)",
+    "an experiment named 'headline' that is evaluated",
+    evaluated_headline,
+)
+def benchmarks(results: StudyResults, shown: Sequence[str]) -> Figure:
+    """Points per benchmark with 95% intervals over training seeds, of the initial model over initial models."""
+    arms, names, arm_looks = [START, *shown], [*results.benchmarks, "average"], looks(results.study)
+    figure, (axes,) = panels(1, 1, (WIDE, 2.7))
+    for i, arm in enumerate(arms):
+        points(
+            axes,
+            np.arange(len(names)) + 0.72 * ((i + 0.5) / len(arms) - 0.5),  # beside each other
+            [*(_percent(results, arm, b) for b in results.benchmarks), _percent(results, arm, *results.benchmarks)],
+            label=name_of(results, arm),
+            **{**arm_looks[arm], "linestyle": "", "markersize": 7 if arm == START else 4},
+            **{"elinewidth": 1.1, "capsize": 1.5},
+        )
+    for place in range(1, len(names)):
+        axes.axvline(place - 0.5, color="#666666", linewidth=0.8 if place == len(names) - 1 else 0.25)
+    texts = [name.replace("_", " ") for name in names]
+    axes.set_xticks(range(len(names)), texts, rotation=25, ha="right", rotation_mode="anchor")
+    axes.set_xlim(-0.5, len(names) - 0.5)
+    axes.grid(axis="x", visible=False)
+    axes.tick_params(axis="x", length=0)
+    axes.set_ylabel("accuracy (%)")
+    axes.set_ylim(bottom=0)
+    legend(figure, loc=ABOVE)
+    return figure
+
+
+@figure(
+    "Accuracy of the final models by a parameter of the method",
+    "`sweeps`: each a parameter, in it evaluated methods with its values",
+    sweeps,
+)
+def sweep(results: StudyResults, shown: Mapping[str, Mapping[str, float]]) -> Figure:
+    """A panel per parameter: means with 95% intervals over training seeds, and seeds as small marks."""
+    figure, grid = panels(len(shown), 2, (COLUMN if len(shown) == 1 else WIDE, 2.2))
+    for axes, (parameter, values) in zip(grid, shown.items(), strict=True):
+        value_of = dict(sorted(values.items(), key=lambda item: item[1]))
+        places = list(value_of.values())
+        intervals = [_percent(results, arm, *results.benchmarks) for arm in value_of]
+        points(axes, places, intervals, **PLAIN, markersize=4, elinewidth=0.8, capsize=2)
+        for arm, place in value_of.items():
+            by_seed = measures.accuracy(results, arm)
+            marks = {"color": PLAIN["color"], "markersize": 5, "alpha": 0.6}
+            axes.plot(np.full(len(by_seed), place), by_seed, "_", **marks)
+        axes.set_xticks(places, [f"{value:g}" for value in places])
+        axes.set_xlabel(parameter)
+        axes.set_ylabel("accuracy (%)")
+    return figure
+
+
+@figure(
+    "pass@k of the initial model and the headline methods, by the unbiased estimator",
+    "a benchmark with several responses per problem; set `sampling: {n: 8, temperature: 1.0}`",
+    sampled_benchmarks,
+)
+def pass_at_k(results: StudyResults, shown: Sequence[str]) -> Figure:
+    """A panel per benchmark with several responses per problem; 95% intervals over seeds and problems."""
+    responses = results.evaluations.drop_duplicates("benchmark").set_index("benchmark")["n"]
+    label, arm_looks = labels(results.study), looks(results.study)
+    figure, grid = panels(len(shown), 4, (WIDE * max(0.45, min(4, len(shown)) / 4), 2.3))
+    for axes, name in zip(grid, shown, strict=True):
+        n = int(responses[name])
+        ks = powers_of_two(n)
+        for arm in (START, *evaluated_headline(results.study)):
+            samples = results.evaluations.query("arm == @arm and benchmark == @name")
+            correct = np.rint(np.array(samples["per_problem"].tolist()) * n).astype(int).tolist()
+            by_seed = [np.array([[unbiased(n, c, k) for c in row] for row in correct]) for k in ks]
+            scores = [by_unit(results.study, samples["seed"], values) for values in by_seed]
+            mean, low, high = np.array([accuracy([score])[:3] for score in scores]).T * 100
+            axes.plot(ks, mean, markersize=3, linewidth=1.1, label=label(arm), **arm_looks[arm])
+            axes.fill_between(ks, low, high, color=arm_looks[arm]["color"], alpha=0.12, linewidth=0)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(ks, [str(k) for k in ks])
+        axes.minorticks_off()
+        axes.set_ylim(0, 100)
+        axes.set_title(name.replace("_", " "))
+        axes.set_xlabel("k (samples)")
+    grid[0].set_ylabel("pass@k (%)")
+    legend(figure)
+    return figure
+
+
+# ---- metrics by training step ----------------------------------------------------------------------------------------
+
+WIDE_RANGE = 30  # largest over smallest value from which an axis is logarithmic
+
+
+class Panel(NamedTuple):
+    """A metric of training steps, none of which is below 0, and how it is drawn."""
+
+    metric: str
     title: str
-    module: str  # in this package, imported when the figure is drawn; its function has the figure's name
-    needs: str = ""  # the requirement on a study, in words
-    has: Callable[[Study], object] = bool  # whether a study meets the requirement
+    scale: float = 1
+    smooth: int = 3  # steps that each seed is averaged over
+    most: float = np.inf  # its largest possible value, scaled
+    geometric: bool = False  # geometric means, because a single run can be larger by orders of magnitude
 
 
-HEADLINE = ("an experiment named 'headline'", headline)
-SWEEP = "two evaluated methods that differ in block.{0} alone"
-ARMS = "at least 2 of these methods in experiments: {}"
-FIGURES: dict[str, Entry] = {
-    "benchmarks": Entry(
-        "Accuracy of the initial model and the headline methods, by benchmark and on average (after TEPO's figure 1)",
-        "intervals",
-        "an experiment named 'headline' that is evaluated",
-        evaluated_headline,
-    ),
-    "dynamics": Entry(
-        "Accuracy, gradient norm, entropy and response length during training (after TEPO's figure 3)",
-        "lines",
-        *HEADLINE,
-    ),
-    "clip_ratio": Entry("Clip fraction by step, below and above the range (after TEPO's figure 2)", "lines", *HEADLINE),
-    "entropy_regularisation": Entry(
-        "Entropy and accuracy of TEPO, with its penalty, an entropy bonus or KL on all tokens (after TEPO's figure 4)",
-        "lines",
-        ARMS.format(", ".join(ENTROPY_ARMS)),
-        entropy_arms,
-    ),
-    "importance_sampling": Entry(
-        "Importance-sampling levels with the same sparse reward, and training without a ratio (after TEPO's figure 5)",
-        "lines",
-        ARMS.format(", ".join(RATIO_ARMS)),
-        ratio_arms,
-    ),
-    "convergence": Entry(
-        "The cost of each method to reach the final accuracy of GRPO, relative to GRPO",
-        "intervals",
-        "grpo and another method in the experiment 'headline'",
-        beside_grpo,
-    ),
-    "block_size": Entry(
-        "Block size K (after MPO): accuracy of the final models",
-        "intervals",
-        SWEEP.format("size"),
-        partial(block_sweep, "size"),
-    ),
-    "future_weight": Entry(
-        "The weight φ of future tokens (after MPO): tokens clipped, and accuracy of the final models",
-        "intervals",
-        SWEEP.format("future_weight"),
-        partial(block_sweep, "future_weight"),
-    ),
-    "pass_at_k": Entry(
-        "pass@k of the initial model and the headline methods, by the unbiased estimator",
-        "lines",
-        "a benchmark with several responses per problem; set `sampling: {n: 8, temperature: 1.0}`",
-        sampled_benchmarks,
-    ),
-}
+GRADIENT_NORM = Panel("gradient_norm", "gradient norm before clipping", geometric=True)
+ENTROPY = Panel("entropy_old", "entropy (nats per token)")
+SAMPLED = Panel("sampled_accuracy", "accuracy of samples (%)", scale=100, most=100)
 
 
-def check_figures(study: Study) -> None:
-    """UserError for the first figure that cannot be drawn from the runs of the study."""
-    for name in study.figures:
-        _check(name, study)
+@figure(
+    "Accuracy, gradient norm, entropy and response length during training (after TEPO's figure 3)",
+    "an experiment named 'headline'",
+    headline,
+)
+def dynamics(results: StudyResults, shown: Sequence[str]) -> Figure:
+    """Validation is on the same problems for all arms, so it is not smoothed."""
+    validation = Panel("validation_accuracy", "validation accuracy (%)", scale=100, smooth=1, most=100)
+    length = Panel("response_length_mean", "response length (tokens)")
+    return _by_step(results, shown, (validation, GRADIENT_NORM, ENTROPY, length), 2, (WIDE, 2.0))
 
 
-def _check(name: str, study: Study) -> None:
-    if not FIGURES[name].has(study):
-        raise UserError(f"figures: {name!r} needs {FIGURES[name].needs}.")
+@figure(
+    "Clip fraction by step, below and above the range (after TEPO's figure 2)",
+    "an experiment named 'headline'",
+    headline,
+)
+def clip_ratio(results: StudyResults, shown: Sequence[str]) -> Figure:
+    """Share of response tokens whose gradient is 0 because of the clip.
 
-
-def figure(name: str, results: StudyResults) -> Figure:
-    """A figure from the records of a study. UserError if the study does not meet the figure's requirement."""
-    _check(name, results.study)
-    drawn: Figure = _function(FIGURES[name].module, name)(results)
-    return drawn
-
-
-def _function(module: str, name: str) -> Callable[..., Any]:
-    function: Callable[..., Any] = getattr(importlib.import_module(f".{module}", __package__), name)
-    return function
-
-
-def draw(name: str, results: StudyResults, out: Path | None = None) -> None:
-    """Draw figure ``name`` to ``out``.pdf, .svg and .png, or write table ``name`` to ``out``.csv and .md.
-
-    By default, ``out`` is its place in the results of the study.
+    Published ranges of different ratios clip shares of different orders of magnitude.
     """
-    if name in TABLES:
-        frame, markdown = _function("tables", name)(results)
-        out = out or results.folder.table(name)
-        atomic_text(out.with_name(out.name + ".csv"), frame.to_csv(index=False))
-        atomic_text(out.with_name(out.name + ".md"), markdown)
-        return
-    if name not in FIGURES:
-        raise UserError(f"there is no figure or table {name!r}.{did_you_mean(name, (*FIGURES, *TABLES))}")
-    from .style import save
+    low = Panel("clip_fraction_low", "clipped below (ratio < 1 − ε)", scale=100, most=100)
+    high = Panel("clip_fraction_high", "clipped above (ratio > 1 + ε)", scale=100, most=100)
+    figure = _by_step(results, shown, (low, high), 2, (WIDE * 0.9, 2.4), sharey=True)
+    from_zero(figure.axes[0])
+    figure.axes[0].set_ylabel("tokens clipped (%)")
+    return figure
 
-    save(figure(name, results), out or results.folder.figure(name))
+
+@figure(
+    "Entropy and accuracy of TEPO, with its penalty, an entropy bonus or KL on all tokens (after TEPO's figure 4)",
+    ARMS.format(", ".join(ENTROPY_ARMS)),
+    partial(at_least_two, ENTROPY_ARMS),
+)
+def entropy_regularisation(results: StudyResults, shown: Sequence[str]) -> Figure:
+    """Of samples, not of validation."""
+    return _by_step(results, shown, (ENTROPY, SAMPLED), 2, (WIDE * 0.8, 2.2))
+
+
+@figure(
+    "Importance-sampling levels with the same sparse reward, and training without a ratio (after TEPO's figure 5)",
+    ARMS.format(", ".join(RATIO_ARMS)),
+    partial(at_least_two, RATIO_ARMS),
+)
+def importance_sampling(results: StudyResults, shown: Sequence[str]) -> Figure:
+    """The arms differ only in the ratio and its clip range."""
+    share = Panel("effective_sample_share", "effective sample share", most=1)
+    norm = GRADIENT_NORM._replace(title="gradient norm")
+    return _by_step(results, shown, (SAMPLED, share, norm), 3, (WIDE, 2.2))
+
+
+def _by_step(
+    results: StudyResults,
+    arms: Sequence[str],
+    metrics: Sequence[Panel],
+    columns: int,
+    size: tuple[float, float],
+    sharey: bool = False,
+) -> Figure:
+    """A panel per metric, in it the mean of each arm over seeds with its 95% interval; NoResults without any run."""
+    if not results.steps["arm"].isin(arms).any():
+        raise NoResults(f"{results.folder.path}: none of {', '.join(arms)} was trained. Run `snakemake all`.")
+    figure, grid = panels(len(metrics), columns, size, sharey=sharey)
+    arm_looks = looks(results.study)
+    for axes, panel in zip(grid, metrics, strict=True):
+        for arm in arms:
+            _curve(axes, results, arm, panel, arm_looks[arm])
+        axes.set_title(panel.title)
+        axes.set_xlabel("training step")
+        beside = [one for one in axes.get_shared_y_axes().get_siblings(axes) if one.lines]
+        limits = np.array([one.dataLim.intervaly for one in beside] or [[0, 1]])
+        if panel.geometric and limits.max() > WIDE_RANGE * limits.min():
+            axes.set_yscale("log")
+        else:
+            axes.set_ylim(0, 1.05 * limits.max() or 1)
+    legend(figure)
+    return figure
+
+
+def _curve(axes: Axes, results: StudyResults, arm: str, panel: Panel, look: Look) -> None:
+    """The mean over seeds by step, with a band of 95% that is cut at the smallest and largest possible value."""
+    steps = results.steps
+    if panel.metric not in steps:  # no run of the study has made an optimizer step
+        return
+    rows = steps[(steps["arm"] == arm) & steps[panel.metric].notna()].sort_values("step")
+    table = panel.scale * rows.pivot(index="step", columns="seed", values=panel.metric)
+    if panel.geometric:
+        table = table.where(table > 0).map(np.log)  # a norm of 0 has no logarithm
+    table = table.rolling(panel.smooth, min_periods=1, center=True).mean().dropna(how="all")
+    if table.empty:  # all norms are 0, or dynamic sampling dropped every group of every step
+        return
+    units = by_unit(results.study, table.columns, table.to_numpy(dtype=float).T).T
+    intervals = np.array([over_seeds(v[~np.isnan(v)]) for v in units])
+    mean, low, high = (np.exp(intervals) if panel.geometric else intervals).clip(0, panel.most).T
+    every = max(1, len(table) // 8)
+    axes.plot(table.index, mean, markevery=every, markersize=3, linewidth=1.2, label=name_of(results, arm), **look)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    if table.shape[1] > 1:
+        axes.fill_between(table.index, low, high, color=look["color"], alpha=0.13, linewidth=0)
+
+
+# ---- cost ------------------------------------------------------------------------------------------------------------
+
+COSTS = {"steps": "optimizer\nsteps", "tokens": "generated\ntokens", "seconds": "seconds of\ntraining"}
+COST_TICKS = {2.0**k: f"{2**k}" if k >= 0 else {-1: "½", -2: "¼", -3: "⅛"}[k] for k in range(-3, 6)}
+NEVER = 60.0  # log2 of a ratio that counts as infinite
+
+
+@figure(
+    "The cost of each method to reach the final accuracy of GRPO, relative to GRPO",
+    "grpo and another method in the experiment 'headline'",
+    beside_grpo,
+)
+def convergence(results: StudyResults, shown: Sequence[str]) -> Figure:
+    """A panel per cost: ratio to GRPO by seed or initial model, median with 95% interval; dashed line: half.
+
+    A run that never reaches the accuracy has an infinite ratio.
+    """
+    ratios = {
+        by: [measures.by_unit(results, measures.reached(results, arm, "grpo", by)) for arm in shown] for by in COSTS
+    }
+    # As wide as the seeds lie, so that a single wide interval does not hide the others; infinite ratios count as 5.
+    every = np.concatenate([values for of_arms in ratios.values() for values in of_arms])
+    low, high = max(-3.0, min(-1.5, every.min() - 0.3)), min(5.0, max(1.5, every.max() + 0.3))
+    limits, arm_looks, label = (2**low, 2**high), looks(results.study), labels(results.study)
+    ticks = {value: text for value, text in COST_TICKS.items() if limits[0] <= value <= limits[1]}
+    figure, grid = panels(len(COSTS), len(COSTS), (WIDE * 0.95, 0.95 + 0.42 * len(shown)), sharey=True)
+    for axes, (by, title) in zip(grid, COSTS.items(), strict=True):
+        axes.axvline(1, color="#000000", linewidth=0.8)
+        axes.axvline(0.5, color="#999999", linewidth=0.8, linestyle=(0, (3, 2)))
+        for place, (arm, values) in enumerate(zip(shown, ratios[by], strict=True)):
+            marks = {"color": arm_looks[arm]["color"], "markersize": 5, "alpha": 0.6}
+            axes.plot(2 ** np.minimum(values, NEVER), np.full(len(values), place + 0.24), "|", **marks)
+            interval = median(values).map(lambda v: 2.0 ** min(v, NEVER))
+            interval_row(axes, place, interval, arm_looks[arm], limits)
+        axes.set_xscale("log", base=2)
+        axes.set_xlim(*limits)
+        axes.set_xticks(list(ticks), list(ticks.values()))
+        axes.minorticks_off()
+        axes.set_title(title)
+        axes.set_xlabel("ratio to GRPO")
+    named_rows(grid[0], [label(arm) for arm in shown], below=0.5)
+    return figure

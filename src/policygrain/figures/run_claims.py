@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ..analysis.run_claims import Run, RunClaim
-from .style import BLUE, EVERYWHERE, FULL_PAGE, ORANGE, interval_row, look, seed_marks
+from .style import BLUE, EVERYWHERE, FULL_PAGE, ORANGE, interval_row, look
 
 MOST_POINTS = 500  # of a curve
 
@@ -34,7 +34,7 @@ def draw(decided: RunClaim, a: Sequence[Run], b: Sequence[Run], out: Path) -> No
     finite = [v for v in (d.low, d.high, *d.values, d.mean, 0.0) if np.isfinite(v)]
     limits = EVERYWHERE if np.isfinite(d.low) else (min(finite), max(finite))
     interval_row(right, 0, d.interval, look("#333333", "o"), limits)
-    seed_marks(right, np.array(d.values), 0.25, look("#333333", "o"))
+    right.plot(d.values, np.full(len(d.values), 0.25), "|", color="#333333")  # runs
     right.set_ylim(-0.6, 0.6)
     right.set_yticks([])
     right.locator_params(axis="x", nbins=5)

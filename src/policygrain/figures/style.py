@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike
 
-from ..analysis.statistics import Array, Interval
+from ..analysis.statistics import Interval
 from ..study import Study
 from ..study.runs import START, run_matrix
 from . import SUFFIXES
@@ -136,11 +136,6 @@ def interval_row(axes: Axes, y: float, interval: Interval, look: Look, limits: L
         axes.plot([interval.mean], [y], markersize=4.5, **{**look, "linestyle": ""})
 
 
-def seed_marks(axes: Axes, values: Array, y: float, look: Look, **style: Any) -> None:
-    """A small mark for each seed or initial model at height ``y``."""
-    axes.plot(values, np.full(len(values), y), "|", color=look["color"], **style)
-
-
 def named_rows(axes: Axes, names: Sequence[str], below: float) -> None:
     """A name for each row, the first row at the top; ``below``: room under the last one."""
     axes.set_yticks(range(len(names)), names)
@@ -148,19 +143,18 @@ def named_rows(axes: Axes, names: Sequence[str], below: float) -> None:
     axes.set_ylim(len(names) - below, below - 1)
 
 
-def named_columns(axes: Axes, names: Sequence[str], **text: Any) -> None:
-    """A name below each column; ``text``: properties of the names."""
-    axes.set_xticks(range(len(names)), names, **text)
-    axes.set_xlim(-0.5, len(names) - 0.5)
-    axes.grid(axis="x", visible=False)
-
-
-def beside(places: Sequence[float] | Array, index: int, of: int, apart: float) -> Array:
-    """The places of the n-th of ``of`` series, which are drawn beside each other around ``places``."""
-    return np.asarray(places, dtype=float) + apart * (index - (of - 1) / 2)
-
-
 # ---- the whole figure -----------------------------------------------------------------------------------------------
+
+
+def panels(count: int, columns: int, size: tuple[float, float], sharey: bool = False) -> tuple[Figure, list[Axes]]:
+    """A figure and its panels, in rows of ``columns``; ``size``: its width and the height of a row, in inches."""
+    columns = min(columns, count)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(size[0], rows * size[1]))
+    grid = list(figure.subplots(rows, columns, sharey=sharey, squeeze=False).flat)
+    for axes in grid[count:]:
+        axes.remove()
+    return figure, grid[:count]
 
 
 def from_zero(axes: Axes, least: float = 0.01) -> None:

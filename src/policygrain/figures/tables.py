@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -12,88 +12,99 @@ from ..analysis import Estimate, accuracy, measures
 from ..analysis import contrasts as analysis
 from ..data.sets import sampling_of
 from ..errors import UserError
+from ..files import atomic_text
 from ..paths import START
 from ..results import StudyResults
 from ..text import markdown_table
 from .labels import labels, name_of
 
-ENDS = ("mean", "low", "high")
-GREEDY = "greedy_"  # before the names of columns
+Cells = Mapping[tuple[str, str], Estimate]  # arm and column → accuracy
 
 
-def results(records: StudyResults) -> tuple[pd.DataFrame, str]:
-    """The numbers, and the tables as Markdown. The best arm is bold only if it is better than every other."""
+class Part(NamedTuple):
+    """A table as text, and what its numbers are."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]  # `**bold**` as in Markdown
+    note: str
+
+
+def write(name: str, results: StudyResults, out: Path) -> None:
+    """Write the table ``name`` as numbers to ``out``.csv and as text to ``out``.md."""
+    frame, parts = {"results": results_table, "contrasts": contrasts, "ablation": ablation}[name](results)
+    texts = [f"{markdown_table(part.header, part.rows)}\n{part.note}\n" for part in parts]
+    atomic_text(out.with_name(out.name + ".csv"), frame.to_csv(index=False))
+    atomic_text(out.with_name(out.name + ".md"), "\n".join(texts))
+
+
+def results_table(records: StudyResults) -> tuple[pd.DataFrame, list[Part]]:
+    """Accuracy of every evaluated arm. The best arm is bold only if it is better than every other."""
     evaluated = [name for name, e in records.study.experiments.items() if e.evaluate]
     arms = [START, *dict.fromkeys(arm for name in evaluated for arm in records.arms(name))]
-    names = records.benchmarks
-    contaminated = {b: len(records.contaminated(b)) for b in names if records.contaminated(b)}
+    names, unit = records.benchmarks, measures.unit_of(records.study)
+    columns = {b: [b] for b in names} | {"average": names}
+
+    def cells(column: str) -> Cells:
+        return {
+            (arm, b): accuracy([records.scores(arm, each, column=column) for each in of], unit)
+            for arm in arms
+            for b, of in columns.items()
+        }
+
+    sampled = cells("per_problem")
+    greedy = {} if records.evaluations["greedy"].isna().any() else cells("greedy")
+    without = {(arm, b): records.scores(arm, b, clean=True) for b in names if records.contaminated(b) for arm in arms}
+    clean = {(arm, f"{b}, clean"): accuracy([scores], unit) for (arm, b), scores in without.items() if scores.size}
     rows = []
-    for arm in arms:
-        scores = [records.scores(arm, b) for b in names]
-        rows += [_row(records, arm, b, [one]) for b, one in zip(names, scores, strict=True)]
-        rows.append(_row(records, arm, "average", scores))
-    for b, arm in itertools.product(contaminated, arms):
-        clean = records.scores(arm, b, clean=True)
-        rows += [_row(records, arm, f"{b}, clean", [clean])] if clean.size else []
-    frame = pd.DataFrame(rows)
-    units = " or ".join(dict.fromkeys(frame["unit"]))
-    columns = {b: b for b in [*names, "average"]}
-    best = {b: _best(records, arms, b) for b in names}
-    texts = [
-        _cells(records, frame, arms, "method", columns, best=best),
-        f"\nAccuracy of {_responses(records)} in percent, with 95% intervals over {units}. "
-        "Bold: better than every other arm, with all intervals of paired differences above zero.\n",
+    for (arm, b), estimate in {**sampled, **clean}.items():
+        row = {"arm": arm, "benchmark": b, **_percent(estimate), "n": estimate.n, "unit": estimate.unit}
+        rows.append(
+            row | ({f"greedy_{k}": v for k, v in _percent(greedy[arm, b]).items()} if (arm, b) in greedy else {})
+        )
+    units = " or ".join(dict.fromkeys(e.unit for e in sampled.values()))
+    notes = [
+        f"Accuracy of {_responses(records)} in percent, with 95% intervals over {units}. Bold: better than every other "
+        "arm, with all intervals of paired differences above zero."
     ]
-    if frame["n"].nunique() > 1:
-        texts.append("\nRows with another n have other seeds: compare their methods by paired differences alone.\n")
-    there = set(frame["benchmark"])
-    columns_clean = {f"{b}, clean": f"{b} (−{n})" for b, n in contaminated.items() if f"{b}, clean" in there}
-    if columns_clean:
-        texts += ["\n", _cells(records, frame, arms, "without problems of the training set", columns_clean)]
-    if (greedy := _greedy_columns(records, arms)) is not None:
-        frame = frame.merge(greedy, on=["arm", "benchmark"], how="left")
-        texts += [
-            f"\n{_cells(records, frame, arms, 'method', columns, GREEDY)}",
-            "\nThe same for one greedily decoded response per problem, in percent. Training maximises the "
-            "accuracy of sampled responses, which the table above is about.\n",
-        ]
-    return frame, "".join(texts)
-
-
-def _row(records: StudyResults, arm: str, benchmark: str, scores: Sequence[Any]) -> dict[str, object]:
-    estimate = accuracy(scores, measures.unit_of(records.study))
-    return {"arm": arm, "benchmark": benchmark, **_percent(estimate), "n": estimate.n, "unit": estimate.unit}
+    if len({e.n for e in sampled.values()}) > 1:
+        notes.append("Rows with another n have other seeds: compare their methods by paired differences alone.")
+    best = {(_best(records, arms, b), b) for b in names}
+    parts = [_part_of(records, "method", sampled, " ".join(notes), best)]
+    if clean:
+        counts = ", ".join(f"{len(records.contaminated(b))} of {b}" for b in names if (START, f"{b}, clean") in clean)
+        parts.append(_part_of(records, "method", clean, f"The same without problems of the training set: {counts}."))
+    if greedy:
+        note = (
+            "The same for one greedily decoded response per problem, in percent. Training maximises the accuracy of "
+            "sampled responses, which the table above is about."
+        )
+        parts.append(_part_of(records, "method", greedy, note))
+    return pd.DataFrame(rows), parts
 
 
 def _percent(estimate: Estimate) -> dict[str, float]:
-    return {name: round(100 * getattr(estimate, name), 6) for name in ENDS}
+    return {name: round(100 * getattr(estimate, name), 6) for name in ("mean", "low", "high")}
 
 
-def _cells(
-    records: StudyResults,
-    frame: pd.DataFrame,
-    arms: Sequence[str],
-    corner: str,
-    columns: Mapping[str, str],
-    prefix: str = "",
-    best: Mapping[str, str | None] | None = None,
-) -> str:
-    """A table with a row per arm and a column per benchmark (``columns``: name in ``frame`` → header).
+def _part_of(
+    records: StudyResults, corner: str, cells: Cells, note: str, best: set[tuple[str | None, str]] | None = None
+) -> Part:
+    """A row per arm and a column per benchmark; cells in ``best`` are bold.
 
-    ``best``: benchmark → the arm in bold. A column `n`, the number of units of the intervals, is added if arms differ.
+    A column `n`, the number of units of the intervals, is added if arms differ.
     """
-    by_cell = {(row["arm"], row["benchmark"]): row for row in frame.to_dict("records")}
-    lines = []
-    counts = {arm: by_cell[arm, next(iter(columns))]["n"] for arm in arms}
+    arms, columns = (list(dict.fromkeys(names)) for names in zip(*cells, strict=True))
+    counts = {arm: cells[arm, columns[0]].n for arm in arms}
     unequal = len({*counts.values()}) > 1
+    rows = []
     for arm in arms:
-        cells = [name_of(records, arm, among=arms), *([str(counts[arm])] if unequal else [])]
-        for b in columns:
-            mean, low, high = (by_cell[arm, b][f"{prefix}{end}"] for end in ENDS)
-            cell = f"{mean:.1f} [{low:.1f}, {high:.1f}]"
-            cells.append(f"**{cell}**" if best and best.get(b) == arm else cell)
-        lines.append(cells)
-    return markdown_table([corner, *(["n"] if unequal else []), *columns.values()], lines)
+        row = [name_of(records, arm, among=arms), *([str(counts[arm])] if unequal else [])]
+        for column in columns:
+            mean, low, high = _percent(cells[arm, column]).values()
+            bold = "**" * ((arm, column) in (best or ()))
+            row.append(f"{bold}{mean:.1f} [{low:.1f}, {high:.1f}]{bold}")
+        rows.append(row)
+    return Part([corner, *(["n"] if unequal else []), *columns], rows, note)
 
 
 def _responses(records: StudyResults) -> str:
@@ -102,18 +113,6 @@ def _responses(records: StudyResults) -> str:
     sampled = ", ".join(f"{t:g}" for t in dict.fromkeys(t for t in temperatures if t > 0))
     kinds = {f"sampled responses (temperature {sampled})": sampled, "greedily decoded responses": 0 in temperatures}
     return " or ".join(kind for kind, there in kinds.items() if there)
-
-
-def _greedy_columns(records: StudyResults, arms: Sequence[str]) -> pd.DataFrame | None:
-    """The accuracy of greedily decoded responses; None unless all models have them on all benchmarks."""
-    if records.evaluations["greedy"].isna().any():
-        return None
-    rows = []
-    for arm in arms:
-        scores = {b: [records.scores(arm, b, column="greedy")] for b in records.benchmarks}
-        for b, one in [*scores.items(), ("average", [s for (s,) in scores.values()])]:
-            rows.append([arm, b, *_percent(accuracy(one)).values()])
-    return pd.DataFrame(rows, columns=["arm", "benchmark", *(f"{GREEDY}{name}" for name in ENDS)])
 
 
 def _best(records: StudyResults, arms: list[str], benchmark: str) -> str | None:
@@ -134,7 +133,7 @@ def _best(records: StudyResults, arms: list[str], benchmark: str) -> str | None:
 PARTS = ("ratio", "clip", "aggregation", "penalties", "sampler")
 
 
-def ablation(records: StudyResults) -> tuple[pd.DataFrame, str]:
+def ablation(records: StudyResults) -> tuple[pd.DataFrame, list[Part]]:
     """A row per evaluated arm: the parts of its method, and its final accuracy."""
     arms = list(dict.fromkeys(run.arm for run in records.matrix.evaluated))
     rows = []
@@ -146,9 +145,9 @@ def ablation(records: StudyResults) -> tuple[pd.DataFrame, str]:
             {
                 "arm": arm,
                 "ratio": method.ratio.label,
-                "clip": _part(method.clip.name, clip),
+                "clip": _with_settings(method.clip.name, clip),
                 "aggregation": method.aggregation.name,
-                "penalties": "; ".join(_part(p.name, p.changed) for p in method.penalties),
+                "penalties": "; ".join(_with_settings(p.name, p.changed) for p in method.penalties),
                 "sampler": "dynamic" if method.sampler.dynamic else "",
                 "seeds": len(scores),
                 "accuracy": round(float(scores.mean()), 6),
@@ -159,11 +158,11 @@ def ablation(records: StudyResults) -> tuple[pd.DataFrame, str]:
     for row in rows:
         parts = (str(row[key]) for key in (*shown, "seeds"))
         cells.append([name_of(records, str(row["arm"]), among=arms), *parts, f"{row['accuracy']:.1f}"])
-    note = "\nAccuracy in percent, mean over benchmarks. Rows with another number of seeds have other seeds.\n"
-    return pd.DataFrame(rows), markdown_table(["method", *shown, "seeds", "accuracy"], cells) + note
+    note = "Accuracy in percent, mean over benchmarks. Rows with another number of seeds have other seeds."
+    return pd.DataFrame(rows), [Part(["method", *shown, "seeds", "accuracy"], cells, note)]
 
 
-def _part(name: str, settings: Mapping[str, object]) -> str:
+def _with_settings(name: str, settings: Mapping[str, object]) -> str:
     """The name of a part with its parameters in parentheses."""
     inside = ", ".join(f"{key} {value}" for key, value in settings.items())
     return f"{name} ({inside})" if inside else name
@@ -174,13 +173,11 @@ def _part(name: str, settings: Mapping[str, object]) -> str:
 CONTRASTS = ["comparison", "setting", "AUC", "final, sampled", "final, greedy", "tokens", "p", "n", "outcome"]
 
 
-def contrasts(results: StudyResults) -> tuple[pd.DataFrame, str]:
+def contrasts(results: StudyResults) -> tuple[pd.DataFrame, list[Part]]:
     """A row per comparison: differences in both endpoints and in response length, p of the first, n, outcome."""
     study, label = results.study, labels(results.study)
     found = analysis.contrasts(results)
-    if not found:
-        return pd.DataFrame(columns=["of", "than"]), "This study compares no methods.\n"
-    cells = []
+    rows, cells = [], []
     for c in found:
         parts = analysis.parts_text(study, c.pair)
         effects = [analysis.points_text(d) for d in (c.auc, c.sampled, c.greedy, c.length)]
@@ -188,20 +185,17 @@ def contrasts(results: StudyResults) -> tuple[pd.DataFrame, str]:
         name = analysis.pair_text(study, c.pair, label) + f" (whole methods: {parts})" * bool(parts)
         setting = analysis.setting_text(study, c.pair)
         cells.append([name, setting, *effects, f"{c.p:.2g}", str(c.auc.n), outcome])
+        row: dict[str, object] = {"experiment": c.pair.experiment, "of": c.pair.arm.name, "than": c.pair.reference.name}
+        for endpoint in ("auc", "sampled", "greedy", "length"):
+            difference = getattr(c, endpoint)
+            row |= {f"{endpoint}_{key}": value for key, value in difference.numbers().items()} if difference else {}
+        rows.append(row | {"p_corrected": c.p, "outcome": c.outcome})
+    if not found:
+        return pd.DataFrame(columns=["of", "than"]), [Part(["comparison"], [], "This study compares no methods.")]
     note = (
         "AUC: mean validation accuracy during training, the primary endpoint; final: accuracy of the final model on "
         "the benchmarks; both in points. Tokens: length of sampled responses. Paired differences with 95% intervals "
         f"over n {found[0].auc.unit}, not corrected; p is of no difference in AUC, corrected by Holm's method over "
-        "the comparisons of one part, and separately over those of whole methods, which differ in the parts named.\n"
+        "the comparisons of one part, and separately over those of whole methods, which differ in the parts named."
     )
-    table = markdown_table(CONTRASTS, cells)
-    return pd.DataFrame([_contrast_row(c) for c in found]), f"{table}\n{note}"
-
-
-def _contrast_row(c: analysis.Contrast) -> dict[str, object]:
-    """A contrast in the CSV file."""
-    row: dict[str, object] = {"experiment": c.pair.experiment, "of": c.pair.arm.name, "than": c.pair.reference.name}
-    for endpoint, difference in (("auc", c.auc), ("sampled", c.sampled), ("greedy", c.greedy), ("length", c.length)):
-        if difference is not None:
-            row |= {f"{endpoint}_{key}": value for key, value in difference.numbers().items()}
-    return row | {"p_corrected": c.p, "outcome": c.outcome}
+    return pd.DataFrame(rows), [Part(CONTRASTS, cells, note)]

@@ -117,7 +117,7 @@ def _with_base(data: Mapping[str, Any], path: Path, seen: tuple[Path, ...]) -> M
     # Experiments are not merged with those of the base, whose figures show its own experiments.
     base_data = dict(_with_base(_from_here(_read(base_path), base_path), base_path, (*seen, base_path)))
     if "experiments" in data:
-        base_data.pop("figures", None)
+        base_data = {key: value for key, value in base_data.items() if key not in ("figures", "sweeps")}
     return merge(base_data, data, replace=("experiments",))
 
 

@@ -40,8 +40,7 @@ FigureName = Literal[
     "entropy_regularisation",
     "importance_sampling",
     "convergence",
-    "block_size",
-    "future_weight",
+    "sweep",
     "pass_at_k",
 ]  # the entries of `figures/catalogue.py`
 
@@ -453,5 +452,8 @@ class Study(Section):
     evaluation: Evaluation = Field(description="evaluation on benchmarks")
     figures: Annotated[list[FigureName], AfterValidator(distinct)] = key(
         "figures", ["benchmarks", "dynamics", "clip_ratio"], "figures to draw"
+    )
+    sweeps: dict[Text, Annotated[dict[str, float], Field(min_length=2)]] = key(
+        "figures", {}, "for the figure sweep: parameter, as it is named in the figure → evaluated method → its value"
     )
     tracking: Tracking = Field(Tracking(), description="tracking in MLflow")

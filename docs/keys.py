@@ -5,15 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
-
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
+from typing import Any
 
 from policygrain.study.schema import Study
-from policygrain.study.sections import Artefact, decides, marker_of, section_of
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -29,7 +23,7 @@ only its own runs. Changing a key on which nothing depends, such as memory or th
 | key | type | default | description | what depends on it |
 |---|---|---|---|---|
 """
-NAMES: dict[Artefact, str] = {
+NAMES = {
     "training_data": "training problems",
     "benchmarks": "benchmark problems",
     "start_model": "initial models",
@@ -38,52 +32,51 @@ NAMES: dict[Artefact, str] = {
     "figures": "figures and tables",
     "tracking": "MLflow",
 }
+SCHEMA = Study.model_json_schema()
 
 
-def markdown() -> str:
-    """All keys with type, default, description and dependent outputs, as a Markdown table."""
-    return HEAD + "".join(f"{row}\n" for row in _rows(Study, ""))
+def rows(section: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    """The rows of the keys of a section, and of the sections in it."""
+    for name, found in section["properties"].items():
+        key, text = f"{prefix}{name}", found["description"]
+        depends = ", ".join(NAMES[one] for one in found["decides"]) or "nothing" if "decides" in found else ""
+        if (inside := _section(found)) is not None:
+            key += inside[0]
+            yield f"| **`{key}`** | | | {text} | {depends} |"
+            yield from rows(inside[1], f"{key}.")
+        else:
+            default = f"`{json.dumps(found['default'])}`" if "default" in found else "required"
+            yield f"| `{key}` | {_type(found)} | {default} | {text} | {depends} |"
 
 
-def _rows(model: type[BaseModel], prefix: str) -> Iterator[str]:
-    for name, field in model.model_fields.items():
-        key = f"{prefix}{name}"
-        section = section_of(field.annotation)
-        if section is not None:
-            key += marker_of(field)
-            yield f"| **`{key}`** | | | {field.description} | {_dependents(field)} |"
-            yield from _rows(section, f"{key}.")
-            continue
-        default = "required" if field.default is PydanticUndefined else f"`{field.default!r}`"
-        yield f"| `{key}` | {_type(field.annotation)} | {default} | {field.description} | {_dependents(field)} |"
+def _section(found: dict[str, Any]) -> tuple[str, dict[str, Any]] | None:
+    """The section that is a key's value, an item of it or a value in it, after `[]` or `.NAME`; None for other keys."""
+    if "$ref" in found:
+        return "", _resolved(found)
+    optional = [one for one in found.get("anyOf", ()) if one != {"type": "null"}]
+    inner = [("", optional[0])] if len(optional) == 1 else []
+    inner += [("[]", found["items"])] if "items" in found else []
+    inner += [(".NAME", one) for one in found.get("patternProperties", {}).values()]
+    return next(((mark + section[0], section[1]) for mark, one in inner if (section := _section(one))), None)
 
 
-def _dependents(field: FieldInfo) -> str:
-    """Outputs that depend on a key directly; empty for a section and for the keys of a method."""
-    direct = decides(field)
-    return "" if direct is None else ", ".join(NAMES[artefact] for artefact in direct) or "nothing"
+def _resolved(found: dict[str, Any]) -> dict[str, Any]:
+    definition: dict[str, Any] = SCHEMA["$defs"][found["$ref"].removeprefix("#/$defs/")]
+    return definition
 
 
-def _type(annotation: Any) -> str:
+def _type(found: dict[str, Any]) -> str:
     """The type of a key without its bounds."""
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        return _type(arguments[0])
-    if origin in (Union, UnionType):
-        return " or ".join(map(_type, arguments))
-    if origin is Literal:
-        return f"Literal[{', '.join(map(repr, arguments))}]"
-    if origin is not None:
-        return f"{origin.__name__}[{', '.join(map(_type, arguments))}]"
-    names: dict[Any, str] = {type(None): "None", ...: "..."}
-    return names[annotation] if annotation in names else str(getattr(annotation, "__name__", annotation))
-
-
-def schema() -> str:
-    """The JSON schema of study files."""
-    return json.dumps(Study.model_json_schema(), indent=1) + "\n"
+    if "anyOf" in found:
+        return " or ".join(dict.fromkeys(map(_type, found["anyOf"])))
+    if "enum" in found:
+        return ", ".join(f"`{value}`" for value in found["enum"])
+    if found.get("type") == "array":
+        return f"list of {_type(found.get('items') or found['prefixItems'][0])}"
+    return {"object": "mapping"}.get(kind := found.get("type", "mapping"), kind)
 
 
 if __name__ == "__main__":
-    (ROOT / "docs/configuration.md").write_text(markdown())
-    (ROOT / "workflow/schemas/study.schema.json").write_text(schema())
+    page = HEAD + "".join(f"{row}\n" for row in rows(SCHEMA))
+    (ROOT / "docs/configuration.md").write_text(page)
+    (ROOT / "workflow/schemas/study.schema.json").write_text(json.dumps(SCHEMA, indent=1) + "\n")

@@ -6,13 +6,13 @@ import inspect
 import json
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from policygrain.objective import Method, Sampler, comparison_names, method, method_names
 from policygrain.objective.method import CHOICES
 from policygrain.objective.part import Part
-from policygrain.settings import keys
 
 METHODS = Path(__file__).resolve().parent / "methods"
 
@@ -72,8 +72,8 @@ def _about(kind: type[Part]) -> str:
 
 def _parameters(kind: type[Part]) -> str:
     """`low: 0.2`, `high: 0.2`: the parameters with their defaults."""
-    fields = (field for name, (_, field) in keys(kind).items() if name != "name")
-    return ", ".join(f"`{field.name}: {json.dumps(field.default)}`" for field in fields) or "–"
+    shown = (field for field in fields(kind) if field.name != "name")
+    return ", ".join(f"`{field.name}: {json.dumps(field.default)}`" for field in shown) or "–"
 
 
 def _chosen(preset: Method) -> list[str]:
@@ -81,8 +81,8 @@ def _chosen(preset: Method) -> list[str]:
     advantage, clip, aggregation = (
         f"{p.name}{_settings(p)}" for p in (preset.advantage, preset.clip, preset.aggregation)
     )
-    default = Sampler()
-    sampler = {key: value for key, value in preset.sampler.data().items() if value != getattr(default, key)}
+    default = asdict(Sampler())
+    sampler = {key: value for key, value in asdict(preset.sampler).items() if value != default[key]}
     sampler |= {"anchor": preset.anchor} if preset.anchor != "old" else {}
     sampler |= {"mtp_heads": preset.n_mtp_heads} if preset.n_mtp_heads else {}
     penalties = ", ".join(f"{part.name}{_settings(part)}" for part in preset.penalties)
@@ -91,9 +91,8 @@ def _chosen(preset: Method) -> list[str]:
 
 
 def _settings(part: Part) -> str:
-    defaults = {field.name: field.default for _, field in keys(type(part)).values()}
     numbers = [key for key, value in part.settings.items() if isinstance(value, float | int) and value is not False]
-    shown = {key: value for key, value in part.settings.items() if key in numbers or value != defaults[key]}
+    shown = {key: value for key, value in part.settings.items() if key in numbers or key in part.changed}
     return f": {', '.join(map(_setting, shown.items()))}" if shown else ""
 
 

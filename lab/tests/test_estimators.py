@@ -13,7 +13,6 @@ import torch
 
 from policygrain.files import read_json_lines
 from policygrain.model.logprobs import score_tokens
-from policygrain.objective import method
 from policygrain.objective.aggregate import Aggregation
 from policygrain.paths import DataFolder
 from policygrain_lab.measured import gradients
@@ -78,7 +77,7 @@ def test_the_true_gradient_of_an_aggregation_is_that_of_its_unbiased_estimator(
 ) -> None:
     """On-policy the update of the token ratio without a clip, on the fresh responses themselves, is exactly it."""
     study = small_study(methods={"own": {"base": "token", "aggregation": name}} | METHODS)
-    chosen = plain(method("own", study.methods))
+    chosen = plain(study.method("own"))
     with open_measured_policy(study, "token", 0, str(made[1]), DataFolder(made[0])) as bench:
         pool = bench.pool(9, "truth", 1, needs=frozenset({"groups"}))
         (update,) = gradients.estimate(bench, pool.batch, pool.rollouts.rewards, [chosen], 7).updates
@@ -107,7 +106,7 @@ def test_an_update_is_the_gradient_that_training_follows(made: tuple[Path, Path]
     with open_measured_policy(STUDY, "token", 0, str(made[1]), DataFolder(made[0])) as bench:
         pool = bench.pool(3, "test", needs=frozenset({"reference", "groups"}))
         bench.update(pool.batch, bench.reference)
-        methods = [plain(method(name, STUDY.methods)) for name in METHODS if name != "covariance"]
+        methods = [plain(STUDY.method(name)) for name in METHODS if name != "covariance"]
         found = gradients.estimate(bench, pool.batch, pool.rollouts.rewards, methods, 7)
         scores = score_tokens(bench.policy.model, pool.batch.sequences, 1.0)
         for chosen, update in zip(methods, found.updates, strict=True):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import re
+import reprlib
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 
 class UserError(Exception):
@@ -30,3 +33,34 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     if close:
         return f" Did you mean {' or '.join(repr(c) for c in close)}?"
     return f" Known: {', '.join(names)}."
+
+
+def explained(error: ValueError, where: str = "") -> str:
+    """Lines `KEY: what is wrong` of an error by pydantic, or by a check of its own, on the value of the key ``where``.
+
+    A check of a section begins its message with the key of the section that is wrong.
+    """
+    found = (
+        error.errors() if hasattr(error, "errors") else [{"type": "value_error", "loc": (), "ctx": {"error": error}}]
+    )
+    prefix = [where] if where else []
+    return "\n".join(_line(one, ".".join(map(str, [*prefix, *one["loc"]]))) for one in found)
+
+
+def _line(error: Mapping[str, Any], where: str) -> str:
+    kind, value = error["type"], error.get("input")
+    if kind == "value_error":
+        said = str(error["ctx"]["error"])
+        between = "" if not where else "." if re.match(r"[^ ]+: ", said) else ": "
+        return f"{where}{between}{said}{'' if said.endswith(('.', '?')) else '.'}"
+    if where.endswith(".[key]"):
+        *above, _ = error["loc"][:-1]
+        return f"{'.'.join(map(str, above))}: as a key, {value!r} is not a valid name: {error['msg']}."
+    if kind == "missing":
+        return f"{where}: this key is missing."
+    if kind == "literal_error" and isinstance(value, str):
+        known = re.findall(r"'([^']*)'", error["ctx"]["expected"])
+        return f"{where}: {value!r} is not a valid value.{did_you_mean(value, known)}"
+    if kind == "string_type" and isinstance(value, bool):
+        return f"{where}: must be text; YAML reads on, off, yes and no as true and false, so quote it."
+    return f"{where}: {error['msg']} (got {reprlib.repr(value)})."

@@ -1,32 +1,10 @@
-"""Keys, figures and commands that left the package, for the error that says where they went."""
+"""Commands that left the package, for the error that says where they went."""
 
 from __future__ import annotations
 
 LAB = "is part of the lab: `pip install ./lab` (lab/README.md)"
 TAG = "has left; the tag v0.1.0 of the repository has it"
 
-# Keys of study files; `*` is any name, as in `methods.*.clip`.
-KEYS = {
-    "estimators": LAB,
-    "rounds": LAB,
-    "sanity_checks": TAG,
-    "training.call_reward": TAG,
-    "training.sampler_bits": TAG,
-    "training.sampling_seed": TAG,
-    "training.shuffle_rewards": TAG,
-    "evaluation.runs_per_engine": "has left: one job evaluates the models of an arm",
-    "training.ahead": "is now called 'off_policy_steps'",
-}
-FIGURES = {
-    "cases": LAB,
-    "cases_map": LAB,
-    "estimators": LAB,
-    "rounds": LAB,
-    "ranges": LAB,
-    "phase": LAB,
-    "regimes": TAG,
-    "verdicts": TAG,
-}
 COMMANDS = {
     "anatomy": LAB,
     "calibrate": LAB,

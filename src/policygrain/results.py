@@ -24,7 +24,7 @@ from .records import (
     TrackingRecord,
     read_record,
 )
-from .study import Study, load_recorded_study
+from .study import Study, load_study
 from .study.runs import Run, RunMatrix, arms_of, run_matrix
 from .study.stages import CODE, arm_settings, settings, start_seed, start_seeds
 
@@ -162,7 +162,7 @@ class StudyResults:
             raise UserError(
                 f"{results}: no {self.folder.study.name} here; give a study's results folder, such as results/laptop."
             )
-        self.study = study or load_recorded_study(self.folder.study)
+        self.study = study or load_study(self.folder.study)
 
     @cached_property
     def matrix(self) -> RunMatrix:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policygrain import TokenBatch, method
+from policygrain.objective.presets import resolved_methods
 from policygrain.objective.ratio import Block, TokenRatio
 
 from ..support.batches import METHODS, assert_same, evaluate, few, fields
@@ -101,7 +102,7 @@ SAME += [
 @few
 @given(data=fields(min_live=1))
 def test_two_methods_are_the_same(same, data):
-    one, other = (method("own", {"own": same[key]}) for key in ("one", "other"))
+    one, other = resolved_methods({key: same[key] for key in ("one", "other")}).values()
     assert "given" in same or one.advantage == other.advantage
     found = evaluate(one, GIVEN[same.get("given", "as it is")](data))
     expected = evaluate(other, GIVEN[same.get("and_of", "as it is")](data))

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import yaml
 
-from policygrain import left
 from policygrain.cli import main
 from policygrain.data.sets import SETS, sampling_of
 from policygrain.errors import UserError
@@ -60,14 +59,14 @@ def test_a_repeated_key_is_named_with_its_line(tmp_path):
 
 @pytest.mark.parametrize("number", ["1e-3", "1E-3", "1e-03"])
 def test_a_number_as_yaml_reads_text_is_accepted(number, tmp_path):
-    """YAML 1.1 requires a point before the exponent and a sign after it. Text stays text."""
-    varied = {"headline": {"methods": ["grpo"], "vary": {"learning_rate": [number, "2e-3"]}}}
+    """YAML 1.1 requires a point before the exponent and a sign after it."""
+    varied = {"headline": {"methods": ["grpo"], "vary": {"learning_rate": [number, 0.002]}}}
     training = SMALL["training"] | {"learning_rate": number, "betas": [number, 0.9]}
-    path = write_study(tmp_path / "study.yaml", SMALL | {"experiments": varied, "training": training, "title": number})
+    path = write_study(tmp_path / "study.yaml", SMALL | {"experiments": varied, "training": training})
     path.write_text(path.read_text().replace(f"'{number}'", number))
     study = load_study(path)
     assert list(run_matrix(study).arms) == ["grpo", "grpo+learning_rate=0.002"]
-    assert (study.title, study.training.learning_rate, study.training.betas) == (number, 0.001, (0.001, 0.9))
+    assert (study.training.learning_rate, study.training.betas) == (0.001, (0.001, 0.9))
 
 
 def test_studies_that_chose_settings_are_found_from_any_folder(tmp_path, monkeypatch):
@@ -101,22 +100,6 @@ def test_figures_belong_to_experiments(tmp_path):
     assert over(tmp_path, figures, OVER).figures == ["convergence"]
     other = OVER | {"experiments": {"headline": {"methods": ["dapo"]}}}
     assert over(tmp_path, figures, other).figures == ["benchmarks", "dynamics", "clip_ratio"]
-
-
-@pytest.mark.parametrize("place", left.KEYS)
-def test_what_left_is_an_error_that_says_where_it_went(place, tmp_path):
-    *sections, key = place.replace("*", "grpo").split(".")
-    changes: Any = {key: {"where": 8}}
-    for section in reversed(sections):
-        changes = {section: changes}
-    with pytest.raises(UserError, match=re.escape(f"{key}: this key {left.KEYS[place]}.")):
-        load_study(write_study(tmp_path / "study.yaml", merge(SMALL, changes)))
-
-
-def test_a_varied_key_that_left_is_named():
-    varied = {"experiments": {"headline": {"methods": ["grpo"], "vary": {"ahead": [1, 2]}}}}
-    with pytest.raises(UserError, match=r"vary\.ahead: this key is now called 'off_policy_steps'"):
-        run_matrix(parse_study(SMALL | varied, Path("s.yaml")))
 
 
 def test_arms_leave_the_study_s_own_settings_out_of_their_names():

@@ -15,12 +15,13 @@ from policygrain.integrations.conformance import WITH_GRADIENT
 from policygrain.integrations.generated import Fields, random_fields
 from policygrain.objective import method_names
 from policygrain.objective.loss import merge_metrics
+from policygrain.objective.presets import resolved_methods
 
 # Fewer where the profile has fewer: tests/repository/test_light_installation.py runs these tests a second time.
 few = settings(deadline=None, derandomize=True, max_examples=min(30, settings().max_examples))
 
 OWN = yaml.safe_load(Path(__file__).with_name("methods.yaml").read_text())
-METHODS: dict[str, Method] = {name: method(name, OWN) for name in {**dict.fromkeys(method_names()), **OWN}}
+METHODS: dict[str, Method] = {name: method(name) for name in method_names()} | resolved_methods(OWN)
 
 
 @st.composite

@@ -43,11 +43,11 @@ def require_problems(folder: StudyFolder) -> DataFolder:
 
 
 def recorded(config: Path, results: Path | None) -> StudyResults:
-    """The results of a study that may have been recorded by an earlier version."""
+    """The results of a study, by default those in results/NAME."""
     from ..results import StudyResults
-    from ..study import load_recorded_study
+    from ..study import load_study
 
-    study = load_recorded_study(config)
+    study = load_study(config)
     return StudyResults(results or Path("results") / study.name, study)
 
 

@@ -118,4 +118,6 @@ def method_groups(config: Path | None) -> dict[str, list[Method]]:
         "To compare ratios: they differ in the ratio and its clip alone": comparison_names(),
     }
     groups["Methods of the study"] = [n for n in defined if not any(n in names for names in groups.values())]
-    return {title: [method(name, defined) for name in names] for title, names in groups.items()}
+    return {
+        title: [defined[name] if name in defined else method(name) for name in names] for title, names in groups.items()
+    }

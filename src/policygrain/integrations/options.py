@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def refuse(objective: Method, problems: Iterable[str]) -> None:
 
 def warn_sampler(objective: Method, applied: Iterable[str] = ()) -> None:
     """Warn of the method's sampler settings that the trainer does not apply; ``applied``: those that it does."""
-    values, defaults = objective.sampler.data(), type(objective.sampler)().data()
+    values, defaults = asdict(objective.sampler), asdict(type(objective.sampler)())
     if objective.anchor == "loglinear":  # whose loss computes these weights
         applied = [*applied, *(key for key in values if key.startswith(("correction_", "rejection_")))]
     ignored = [key for key in values if values[key] != defaults.get(key) and key not in applied]

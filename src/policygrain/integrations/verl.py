@@ -24,6 +24,7 @@ from verl.trainer.ppo.core_algos import register_policy_loss
 from ..objective import Method, method, method_names
 from ..objective.batch import StepTotals, TokenBatch
 from ..objective.loss import FLAGS, merge_metrics
+from ..objective.presets import resolved_methods
 from .options import (
     EXPORTED,
     METHODS_FILE,
@@ -66,12 +67,11 @@ def own_methods() -> dict[str, dict[str, Any]]:
 
 def register() -> list[str]:
     """Register all methods as verl's policy losses; returns their names. UserError for a method that does not work."""
-    from_files = own_methods()
+    methods = {name: method(name) for name in method_names()} | resolved_methods(own_methods())
     names = []
-    for name in dict.fromkeys([*method_names(), *from_files]):
-        resolved = method(name, from_files)
-        resolved.check()
-        register_policy_loss(PREFIX + name)(functools.partial(policy_loss, resolved))
+    for name, chosen in methods.items():
+        chosen.check()
+        register_policy_loss(PREFIX + name)(functools.partial(policy_loss, chosen))
         names.append(PREFIX + name)
     logger.info("PolicyGrain: registered %d policy losses: %s", len(names), ", ".join(names))
     return names

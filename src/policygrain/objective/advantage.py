@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from ..errors import UserError
-from ..settings import setting
-from .part import Part
+from .part import Part, setting
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING
 
 import torch
 
 from ..errors import UserError, did_you_mean
-from ..settings import problem_of
 from .batch import TokenBatch
 from .part import Custom
 
@@ -22,7 +20,7 @@ def check(method: Method) -> None:
     where = f"methods.{method.name}"
     for key, part in method.parts().items():
         if isinstance(part, Custom):
-            _check_custom(part, f"{where}.{key}")
+            _check_parameters(part, f"{where}.{key}")
     batch = _example(method)
     assert batch.entropy is not None
     try:
@@ -39,30 +37,17 @@ def check(method: Method) -> None:
         )
 
 
-def _check_custom(part: Custom, where: str) -> None:
-    """UserError if a custom function cannot be imported or does not accept its parameters."""
+def _check_parameters(part: Custom, where: str) -> None:
+    """UserError if a custom function cannot be imported or lacks a parameter that the method gives it."""
     try:
-        function = part.function
+        parameters = inspect.signature(part.function).parameters.values()
     except UserError as error:
         raise UserError(f"{where}: {error}") from error
-    parameters = inspect.signature(function).parameters.values()
     known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return
-    hints = _hints(function)
-    for key, value in part.settings.items():
+    for key in () if any(p.kind is p.VAR_KEYWORD for p in parameters) else part.parameters:
         if key not in known:
             hint = did_you_mean(key, known) if known else " It has no keyword parameters (after a `*`)."
             raise UserError(f"{where}.{key}: {part.name!r} has no parameter {key!r}.{hint}")
-        if problem := problem_of(value, hints.get(key, Any)):
-            raise UserError(f"{where}.{key}: {problem}")
-
-
-def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    try:
-        return get_type_hints(function)
-    except NameError:  # a name that is imported only for type checkers
-        return {}
 
 
 def _example(method: Method) -> TokenBatch:

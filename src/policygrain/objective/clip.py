@@ -7,9 +7,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from ..settings import setting
 from .divergence import LARGEST_LOG, TINY, bernoulli_kl
-from .part import Part, needs
+from .part import Part, needs, setting
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -280,9 +279,9 @@ class Fipo(ClipRange):
         10.0, gt=0, description="where the advantage is negative and the ratio above this, weights are from 0.8 to 1"
     )
 
-    def conflict(self) -> str:
-        """``least`` must not be above ``largest``."""
-        return "least must not be above largest." if self.least > self.largest else ""
+    def __post_init__(self) -> None:
+        if self.least > self.largest:
+            raise ValueError("least: must not be above largest")
 
     def __call__(self, ratio: Tensor, batch: TokenBatch) -> Surrogate:
         r, advantages = ratio.detach(), batch.advantages

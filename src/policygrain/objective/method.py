@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import asdict, dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from ..settings import Settings, setting
 from .advantage import Advantage, Grpo, TurnAdvantage, TurnRewards
 from .aggregate import Aggregation, TokenMean
 from .clip import Clip, NoClip, Vespo
-from .part import Custom, Need, Part
+from .part import CONFIG, Custom, Need, Part, setting
 from .penalty import EntropySignal, Kl, Penalty
 from .ratio import GroupExpectation, Ratio, TokenRatio
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 Anchor = Literal["old", "rollout", "loglinear"]  # the policy in the denominator of the ratio
 Grain = Literal["token", "sequence", "geometric", "turn"]  # of a correction
-TEXTS = ("label", "summary", "source")  # keys of a method that change no result
+TEXTS = ("base", "label", "summary", "source")  # keys of a method that change no result
 # Key of a method → name → class, of the parts that it accepts besides custom functions.
 CHOICES: dict[str, dict[str, type[Part]]] = {
     "advantage": Advantage.choices,
@@ -33,9 +32,10 @@ CHOICES: dict[str, dict[str, type[Part]]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sampler(Settings):
+class Sampler:
     """Selection, filtering and weights of samples before the loss (DAPO, arXiv 2503.14476, sections 3.2 and 3.4)."""
 
+    __pydantic_config__: ClassVar = CONFIG
     dynamic: bool = setting(
         False,
         description="dynamic sampling: drop groups with equal rewards and sample new prompts until the batch is full",
@@ -95,20 +95,19 @@ class Sampler(Settings):
         """Whether tokens are weighted or rejected by the engine's log-probabilities."""
         return self.correction_cap is not None or self.rejection_high is not None
 
-    def conflict(self) -> str:
-        """Lower bounds must not be above upper ones."""
+    def __post_init__(self) -> None:
         for low, high in (("correction_floor", "correction_cap"), ("rejection_low", "rejection_high")):
             if getattr(self, high) is not None and getattr(self, low) > getattr(self, high):
-                return f"{low} must not be above {high}."
+                raise ValueError(f"{low}: must not be above {high}")
         if self.rejection_low and self.rejection_high is None:
-            return "rejection_low needs rejection_high."
-        return ""
+            raise ValueError("rejection_low: needs rejection_high")
 
 
 @dataclass(frozen=True, kw_only=True)
-class MtpHeads(Settings):
+class MtpHeads:
     """Multi-token prediction heads, where the ratio has `future: mtp_heads` (our reading of MPO's published form)."""
 
+    __pydantic_config__: ClassVar = CONFIG
     warmup_batches: int = setting(
         8, ge=0, le=100_000, description="batches that the heads are trained on before the first step"
     )
@@ -121,10 +120,14 @@ class MtpHeads(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Method(Settings):
+class Method:
     """A ratio, a clip, an aggregation, penalties, an advantage and a sampler. The first computation imports torch."""
 
+    __pydantic_config__: ClassVar = CONFIG
     name: str
+    base: str | None = setting(
+        None, description="preset or method of this study that this one changes; null: the defaults"
+    )
     label: str = setting(
         "", description="its name in figures and tables, such as `TEPO, full KL`; default: from its key"
     )
@@ -156,15 +159,13 @@ class Method(Settings):
         "to the engine is the weight of the correction",
     )
 
-    def conflict(self) -> str:
-        """Combinations of parts that would correct twice, or read what the anchor does not have."""
+    def __post_init__(self) -> None:
         if self.anchor == "rollout" and self.sampler.correction_cap is not None:
-            return "anchor: rollout already corrects for the engine; sampler.correction_cap would correct for it twice."
+            raise ValueError("anchor: rollout corrects for the engine, and sampler.correction_cap would do so twice")
         if isinstance(self.clip, Vespo) and self.sampler.correction_cap and self.sampler.correction_grain == "sequence":
-            return "clip: vespo multiplies the weights of all tokens, so sampler.correction_grain must not be sequence."
+            raise ValueError("sampler.correction_grain: must not be sequence, as clip vespo weights whole responses")
         if self.anchor != "old" and isinstance(self.ratio, GroupExpectation):
-            return f"ratio: group_expectation needs anchor: old (got {self.anchor}): it reads totals of the old policy."
-        return ""
+            raise ValueError("anchor: must be old with ratio group_expectation, which reads totals of the old policy")
 
     def parts(self) -> dict[str, Part]:
         """The parts by their keys."""
@@ -175,7 +176,8 @@ class Method(Settings):
     def data(self) -> dict[str, Any]:
         """The method as in YAML, with all defaults, as records of runs contain it."""
         unused = {"name"} if self.n_mtp_heads else {"name", "mtp_heads"}
-        return {key: value for key, value in super().data().items() if key not in unused}
+        rest = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in unused}
+        return {key: _plain(value) for key, value in rest.items()}
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -199,7 +201,7 @@ class Method(Settings):
     @property
     def n_mtp_heads(self) -> int:
         """Number of tokens after the next one that heads predict."""
-        return self.ratio.n_mtp_heads
+        return getattr(self.ratio, "n_mtp_heads", 0)
 
     def step_of(self, batch: TokenBatch) -> StepTotals:
         """``batch`` as the step of its micro-batches: its totals, and its tensors if the method reads them."""
@@ -236,3 +238,12 @@ class Method(Settings):
             from .check import check
 
             check(self)
+
+
+def _plain(value: Any) -> Any:
+    """A value of a method as in YAML."""
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, Part):
+        return value.data()
+    return asdict(value) if isinstance(value, Sampler | MtpHeads) else value

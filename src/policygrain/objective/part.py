@@ -6,11 +6,10 @@ import abc
 import importlib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar, Literal, TypeVar
 
 from ..errors import UserError
-from ..settings import Settings, read_number
 
 # Inputs of a formula besides the log-probabilities, advantages and mask of its micro-batch.
 Need = Literal[
@@ -19,7 +18,18 @@ Need = Literal[
 # Inputs that custom functions can declare; the number of prediction heads is a parameter of the block ratio.
 DECLARABLE = ("step_log_probs", "entropy_gradient", "reference", "groups", "segments", "turns")
 
+CONFIG = {"extra": "forbid", "allow_inf_nan": False}  # how pydantic reads the dataclasses of a method
+
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def setting(default: Any, description: str, **bounds: float) -> Any:
+    """A field with its description and bounds (`ge`, `gt`, `le`, `lt`), which pydantic reads from its metadata.
+
+    No value becomes a number silently: 1 is not true, text is not a number. An integer becomes a float.
+    """
+    strict = {"strict": True} if isinstance(default, float | int | None) else {}
+    return field(default=default, metadata={"description": description, **strict, **bounds})
 
 
 def needs(*names: Need) -> Callable[[Function], Function]:
@@ -54,13 +64,14 @@ def _needed_by(function: Callable[..., Any]) -> frozenset[Need]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part(Settings, abc.ABC):
+class Part(abc.ABC):
     """A part of a method: its name, its parameters, and their formula as ``__call__``.
 
     Direct subclasses stand for the keys of a method. A subclass of these that gives ``name`` a value is a choice for
     that key: its fields are the parameters in study files, the first paragraph of its docstring is its documentation.
     """
 
+    __pydantic_config__: ClassVar = CONFIG
     name: str
     choices: ClassVar[dict[str, type[Part]]]  # the parts that a method's key accepts: name → class
 
@@ -81,9 +92,9 @@ class Part(Settings, abc.ABC):
 
     @property
     def changed(self) -> dict[str, Any]:
-        """The parameters that differ from their defaults."""
+        """The parameters that differ from their defaults; all those of a custom function."""
         defaults = {parameter.name: parameter.default for parameter in fields(self)}
-        return {key: value for key, value in self.settings.items() if value != defaults[key]}
+        return {key: value for key, value in self.settings.items() if value != defaults.get(key, MISSING)}
 
     @property
     def label(self) -> str:
@@ -95,10 +106,9 @@ class Part(Settings, abc.ABC):
         """Inputs that the trainer must provide, as declared by the formula with ``@needs``."""
         return _needed_by(self.__call__)
 
-    @property
-    def n_mtp_heads(self) -> int:
-        """Number of prediction heads: one per token after the next one."""
-        return 0
+    def data(self) -> dict[str, Any]:
+        """The name and the parameters, as in YAML."""
+        return {"name": self.name, **self.settings}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,15 +117,9 @@ class Custom(Part):
 
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, data: Mapping[str, Any], called: str = "") -> Custom:
-        """The function and the parameters in ``data``. They are checked when the function is imported."""
-        return cls(name=data["name"], parameters={k: read_number(v) for k, v in data.items() if k != "name"})
-
-    def conflict(self) -> str:
-        """The name must have the form "package.module:function"."""
-        matches = re.fullmatch(r"[\w.]+:\w+", self.name)
-        return "" if matches else f"{self.name!r} does not have the form 'package.module:function'."
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[\w.]+:\w+", self.name):
+            raise ValueError(f"{self.name!r} does not have the form 'package.module:function'")
 
     @property
     def function(self) -> Callable[..., Any]:
@@ -137,15 +141,6 @@ class Custom(Part):
     def settings(self) -> dict[str, Any]:
         """All parameters in the method; the function's defaults are not included."""
         return dict(self.parameters)
-
-    @property
-    def changed(self) -> dict[str, Any]:
-        """All parameters in the method, because the function's defaults are not known before it is imported."""
-        return self.settings
-
-    def data(self) -> dict[str, Any]:
-        """The name and the parameters."""
-        return {"name": self.name, **self.parameters}
 
     @property
     def needs(self) -> frozenset[Need]:

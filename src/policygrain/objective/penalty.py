@@ -6,10 +6,9 @@ import abc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from ..settings import setting
 from .clip import token_covariance
 from .divergence import ESTIMATORS, LARGEST_LOG
-from .part import Need, Part, needs
+from .part import Need, Part, needs, setting
 
 if TYPE_CHECKING:
     from torch import Tensor

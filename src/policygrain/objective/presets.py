@@ -1,31 +1,23 @@
-"""Presets by name, a study's changes to them, and parsing of methods."""
+"""Presets by name, changes to them, and methods from data."""
 
 from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Mapping
+import reprlib
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from importlib import resources
-from typing import Any, Protocol
+from typing import Any
 
 import yaml
 
-from ..errors import UserError, did_you_mean
+from ..errors import UserError, did_you_mean, explained
 from ..merging import merge
-from ..settings import InvalidSettings, Settings, keys, read_number
 from .method import CHOICES, TEXTS, Method, MtpHeads, Sampler
 from .part import Custom, Part
 
-
-class HasData(Protocol):
-    """Changes that a study file has checked."""
-
-    def data(self) -> dict[str, Any]:
-        """The keys that are given."""
-
-
-Changes = Mapping[str, Any] | HasData
-SECTIONS: dict[str, type[Settings]] = {"sampler": Sampler, "mtp_heads": MtpHeads}
+SECTIONS = {"sampler": Sampler, "mtp_heads": MtpHeads}
 
 
 @functools.cache
@@ -48,8 +40,8 @@ def comparison_names() -> list[str]:
     return list(_read("comparison_presets.yaml"))
 
 
-def method(name: str, study_methods: Mapping[str, Changes] | None = None, **changes: Any) -> Method:
-    """The method called ``name``, a preset or one of ``study_methods``, with ``changes``.
+def method(name: str, **changes: Any) -> Method:
+    """The preset called ``name``, with ``changes``.
 
     UserError names the wrong key. Custom functions are not imported here, but by ``Method.check``.
 
@@ -58,39 +50,45 @@ def method(name: str, study_methods: Mapping[str, Changes] | None = None, **chan
     >>> method("mpo", ratio={"size": 3}).ratio.size
     3
     """
-    return parse(name, merge(resolve(name, study_methods), changes))
+    return build(name, merge(_data(name, {}), changes)) if changes else _preset(name)
 
 
-def resolve(
-    name: str, study_methods: Mapping[str, Changes] | None = None, _seen: tuple[str, ...] = ()
-) -> dict[str, Any]:
-    """The data of a method, merged with those of its base.
+@functools.cache
+def _preset(name: str) -> Method:
+    return build(name, _data(name, {}))
 
-    ``study_methods``: new ones with ``base: NAME``, or changes to a preset of the same name. A method does
-    not inherit the label, summary and source of its base; a changed preset keeps them.
+
+def resolved_methods(given: Mapping[str, Any]) -> dict[str, Method]:
+    """Methods as under `methods` in a study file: new ones with ``base: NAME``, or changes to a preset of that name.
+
+    A method does not inherit the label, summary and source of its base; a changed preset keeps them.
     """
-    study_methods = study_methods or {}
-    if name in _seen:
-        raise UserError(f"methods.{name}: base: the bases form a cycle ({' → '.join((*_seen, name))}).")
-    if name not in study_methods:
-        return _preset(name, study_methods, _seen)
-    definition = study_methods[name]
-    changes = dict(definition) if isinstance(definition, Mapping) else definition.data()
-    base = changes.pop("base", name if name in _presets() else None)
-    if base is None:
-        below = {}
-    elif base == name:
-        below = _preset(name, study_methods, _seen)
-    else:
-        below = resolve(base, study_methods, (*_seen, name))
-        below = {key: value for key, value in below.items() if key not in TEXTS}
-    return _with_clip_name(merge(below, changes))
+    return {name: build(name, _data(name, given)) for name in given}
 
 
-def _preset(name: str, study_methods: Mapping[str, Changes], seen: tuple[str, ...]) -> dict[str, Any]:
+def _data(name: str, own: Mapping[str, Any], above: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The data of a method, merged with those of its base; ``above``: the methods of which it is the base."""
+    if name not in own:
+        return _preset_data(name, own, above)
+    where, changes = f"methods.{name}", own[name]
+    if not isinstance(changes, Mapping):
+        raise UserError(f"{where}: expected a mapping with a base and changes of it (got {reprlib.repr(changes)}).")
+    _check_known(changes, _keys(Method) - {"name"}, where)
+    base = changes.get("base", name if name in _presets() else None)
+    if not isinstance(base, str | None):
+        raise UserError(f"{where}.base: expected the name of a method (got {reprlib.repr(base)}).")
+    if base in above:
+        raise UserError(f"{where}.base: the bases form a cycle ({' → '.join((*above, name, base))}).")
+    if base == name:
+        return _with_clip_name(merge(_preset_data(name, own, above), {**changes, "base": None}))
+    below = {} if base is None else _data(base, own, (*above, name))
+    return _with_clip_name(merge({key: value for key, value in below.items() if key not in TEXTS}, changes))
+
+
+def _preset_data(name: str, own: Mapping[str, Any], above: tuple[str, ...]) -> dict[str, Any]:
     if name not in _presets():
-        where = f"methods.{seen[-1]}.base: " if seen else ""
-        raise UserError(f"{where}no method is called {name!r}.{did_you_mean(name, [*_presets(), *study_methods])}")
+        where = f"methods.{above[-1]}.base: " if above else ""
+        raise UserError(f"{where}no method is called {name!r}.{did_you_mean(name, [*_presets(), *own])}")
     return _with_clip_name(copy.deepcopy(_presets()[name]))
 
 
@@ -105,69 +103,73 @@ def named_clip(value: Any) -> Any:
     return {"name": "ppo", **value} if isinstance(value, Mapping) else value
 
 
-def parse(name: str, data: Mapping[str, Any]) -> Method:
-    """The method in ``data``, as ``Method.data`` gives them. UserError names every wrong key."""
-    values, problems = dict[str, Any](), dict[str, str]()
+def build(name: str, data: Mapping[str, Any]) -> Method:
+    """The method in ``data``, as ``Method.data`` gives it. UserError names the wrong key."""
+    where = f"methods.{name}"
+    values: dict[str, Any] = {"name": name}
     for key, value in data.items():
-        try:
-            values[key] = _value(key, value)
-        except InvalidSettings as error:
-            problems |= _under(key, error)
-    if not problems:
-        try:
-            return Method(name=name, **values)
-        except InvalidSettings as error:
-            problems = dict(error.problems)
-    by_key = _under(f"methods.{name}", InvalidSettings(problems))
-    raise UserError("\n".join(f"{key}: {problem}" for key, problem in by_key.items()))
+        place = f"{where}.{key}"
+        if key == "penalties":
+            if not isinstance(value, list | tuple | None):
+                raise UserError(f"{place}: expected a list (got {reprlib.repr(value)}).")
+            values[key] = tuple(_part("penalties", item, f"{place}[{i}]") for i, item in enumerate(value or ()))
+        elif key in CHOICES:
+            values[key] = _part(key, named_clip(value) if key == "clip" else value, place)
+        elif key in SECTIONS:
+            values[key] = _made(SECTIONS[key], {} if value is None else value, place)
+        else:
+            values[key] = value
+    made: Method = _made(Method, values, where)
+    return made
 
 
-def _value(key: str, value: Any) -> Any:
-    """The value of a method's key. InvalidSettings if it is wrong."""
-    if key == "penalties":
-        return _penalties(value)
-    if key in CHOICES:
-        return _part(key, named_clip(value) if key == "clip" else value)
-    if key in SECTIONS:
-        if value is not None and not isinstance(value, Mapping):
-            raise InvalidSettings({"": f"expected a mapping (got {value!r})."})
-        return SECTIONS[key].of(value or {})
-    if key not in keys(Method) or key == "name":
-        raise InvalidSettings({"": f"unknown key.{did_you_mean(key, set(keys(Method)) - {'name'})}"})
-    return value if key in TEXTS else read_number(value)
-
-
-def _penalties(value: Any) -> tuple[Part, ...]:
-    if value is not None and not isinstance(value, list | tuple):
-        raise InvalidSettings({"": f"expected a list (got {value!r})."})
-    parts, problems = list[Part](), dict[str, str]()
-    for i, item in enumerate(value or ()):
-        try:
-            parts.append(_part("penalties", item))
-        except InvalidSettings as error:
-            problems |= _under(f"[{i}]", error)
-    if problems:
-        raise InvalidSettings(problems)
-    return tuple(parts)
-
-
-def _part(slot: str, value: Any) -> Part:
-    """The part under the key ``slot`` of a method. InvalidSettings if it is wrong."""
+def _part(key: str, value: Any, where: str) -> Part:
+    """The part of the key ``key`` of a method."""
     data = {"name": value} if isinstance(value, str) else value
-    if not isinstance(data, Mapping) or not isinstance(data.get("name"), str):
-        raise InvalidSettings({"": f"expected a name, or a mapping with 'name' and parameters (got {value!r})."})
-    called = data["name"]
-    kind = Custom if ":" in called else CHOICES[slot].get(called)
-    if kind is None:
-        what = "penalty" if slot == "penalties" else slot
-        hint = did_you_mean(called, CHOICES[slot])
-        raise InvalidSettings({"": f"no {what} is called {called!r}.{hint} Your own: 'package.module:function'."})
-    return kind.of(data, called)
+    if not isinstance(data, Mapping) or not isinstance(name := data.get("name"), str):
+        raise UserError(
+            f"{where}: expected a name, or a mapping with 'name' and parameters (got {reprlib.repr(value)})."
+        )
+    if ":" in name:
+        values: Mapping[str, Any] = {"name": name, "parameters": {k: v for k, v in data.items() if k != "name"}}
+    elif name in CHOICES[key]:
+        values = data
+    else:
+        hint = did_you_mean(name, CHOICES[key])
+        kind = key.replace("penalties", "penalty")
+        raise UserError(f"{where}: no {kind} is called {name!r}.{hint} Your own: 'package.module:function'.")
+    part: Part = _made(CHOICES[key].get(name, Custom), values, where)
+    return part
 
 
-def _under(where: str, error: InvalidSettings) -> dict[str, str]:
-    """The problems by their full keys, including that of the section."""
-    return {
-        f"{where}{key}" if key.startswith("[") else ".".join(filter(None, [where, key])): problem
-        for key, problem in error.problems.items()
-    }
+def _made(kind: type[Any], values: Any, where: str) -> Any:
+    """An instance of a dataclass. UserError names the wrong key."""
+    if not isinstance(values, Mapping):
+        raise UserError(f"{where}: expected a mapping (got {reprlib.repr(values)}).")
+    _check_known(values, _keys(kind), where)
+    try:
+        return _reader(kind)(dict(values))  # type: ignore[arg-type]
+    except ValueError as error:
+        raise UserError(explained(error, where)) from error
+
+
+def _keys(kind: type[Any]) -> set[str]:
+    return {field.name for field in fields(kind)}
+
+
+def _check_known(values: Mapping[str, Any], known: set[str], where: str) -> None:
+    for key in values:
+        if key not in known:
+            others = known - {"name"}
+            hint = did_you_mean(str(key), others) if others else " It has no parameters."
+            raise UserError(f"{where}.{key}: unknown key.{hint}")
+
+
+@functools.cache
+def _reader(kind: type[Any]) -> Callable[[dict[str, Any]], Any]:
+    """Makes an instance; pydantic checks types and bounds where it is installed, as it is in a study."""
+    try:
+        from pydantic import TypeAdapter
+    except ModuleNotFoundError:
+        return lambda values: kind(**values)
+    return TypeAdapter(kind).validate_python

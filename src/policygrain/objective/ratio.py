@@ -11,8 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from ..settings import setting
-from .part import Need, Part, needs
+from .part import Need, Part, needs, setting
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -170,13 +169,11 @@ class Block(Ratio):
         "response's ends",
     )
 
-    def conflict(self) -> str:
-        """Prediction heads need sliding windows of two tokens or more, and no normalised edges."""
+    def __post_init__(self) -> None:
         if self.future == "mtp_heads" and (self.layout != "sliding" or self.size < 2):
-            return "future: mtp_heads needs layout: sliding and a size of at least 2."
+            raise ValueError("future: mtp_heads needs layout: sliding and a size of at least 2")
         if self.future == "mtp_heads" and self.edges == "normalised":
-            return "edges: normalised needs future: backbone."
-        return ""
+            raise ValueError("edges: normalised needs future: backbone")
 
     def __call__(self, batch: TokenBatch) -> Tensor:
         log_ratio = batch.log_ratio

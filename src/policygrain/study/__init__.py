@@ -1,6 +1,6 @@
 """Study files: their keys, how they are read, and the training runs that they define."""
 
-from .load import load_recorded_study, load_study, parse_study, study_text
+from .load import load_study, parse_study, study_text
 from .schema import Study
 
-__all__ = ["Study", "load_recorded_study", "load_study", "parse_study", "study_text"]
+__all__ = ["Study", "load_study", "parse_study", "study_text"]

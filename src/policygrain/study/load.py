@@ -4,33 +4,28 @@ from __future__ import annotations
 
 import os
 import re
+import reprlib
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from .. import left
-from ..errors import UserError, did_you_mean
+from ..errors import UserError, explained
 from ..merging import merge
-from ..text import shortened
-from .checks import check_credentials, check_keys
+from .runs import START, arms_of, run_matrix
 from .schema import Study
-from .sections import section_of
+from .sections import distinct
+
+LONGEST_ARM = 150  # characters; folder names, with what is added to an arm's name, have at most 255 bytes
 
 
 def load_study(path: Path | str) -> Study:
     """The study in a YAML file."""
     path = Path(path)
     return parse_study(_read(path), path)
-
-
-def load_recorded_study(path: Path | str) -> Study:
-    """The study that results were made from, as recorded with them; checks for future runs are skipped."""
-    path = Path(path)
-    return parse_study(_read(path), path, recorded=True)
 
 
 def study_text(study: Study, path: Path) -> str:
@@ -40,30 +35,53 @@ def study_text(study: Study, path: Path) -> str:
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
 
 
-def parse_study(data: Mapping[str, Any], path: Path, recorded: bool = False) -> Study:
+def parse_study(data: Mapping[str, Any], path: Path) -> Study:
     """The study in ``data``, as read from ``path``.
 
-    `base` and `tuned_on` are relative to the file that contains them, other paths to the working directory.
-    ``recorded``: the study has been run, so checks for future runs are skipped. UserError names every wrong key.
-    Problems, models and the network are not accessed; `policygrain check` does that.
+    `base` and `tuned_on` are relative to the file that contains them, other paths to the working directory. UserError
+    names every wrong key. Problems, models and the network are not accessed; `policygrain check` does that.
     """
-    merged = _with_base(data if recorded else _from_here(data, path), path, (path.resolve(),))
+    merged = _with_base(_from_here(data, path), path, (path.resolve(),))
     try:
         study = Study.model_validate(merged)
+        _check_arms(study)
     except ValidationError as error:
-        lines = "\n".join(f"  {_explain(e)}" for e in error.errors())
-        raise UserError(f"{path}: the study cannot be read.\n{lines}") from error
-    try:
-        check_credentials(study)
-        if not recorded:
-            check_keys(study)
+        raise UserError(f"{path}: the study cannot be read.\n{indent(explained(error), '  ')}") from error
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     return study
 
 
+def _check_arms(study: Study) -> None:
+    """UserError for an arm with wrong settings, or with a name that cannot name a folder."""
+    for name, experiment in study.experiments.items():
+        for arm in arms_of(experiment, study):
+            try:
+                settings, method = arm.training(study), arm.method(study)
+            except UserError as error:
+                raise UserError(f"experiments.{name}: {error}") from error
+            if method.n_mtp_heads and settings.compute != "float32":
+                raise UserError(f"experiments.{name}: training.compute: prediction heads need float32.")
+            if (invalid := re.search(r"[^A-Za-z0-9_.+=-]", arm.name)) is not None:
+                raise UserError(
+                    f"experiments.{name}.vary: {arm.name!r} contains {invalid[0]!r} and cannot name a folder; only "
+                    "keys whose values are numbers or words can be varied. Write one study per value instead."
+                )
+            if len(arm.name) > LONGEST_ARM:
+                raise UserError(
+                    f"experiments.{name}.vary: {arm.name!r} has {len(arm.name)} characters, too many to name a folder "
+                    f"(at most {LONGEST_ARM}). Vary fewer keys, or write one study per value."
+                )
+            if arm.name == START:
+                raise UserError(f"experiments.{name}.methods: {START!r} is reserved for the initial models.")
+    try:
+        distinct([name.lower() for name in run_matrix(study).arms])
+    except ValueError as error:
+        raise UserError(f"methods: {error}, if case is ignored as on some file systems.") from error
+
+
 class _Loader(yaml.SafeLoader):
-    """YAML loader that refuses repeated keys; PyYAML silently uses the last one."""
+    """YAML loader that refuses repeated keys, of which PyYAML uses the last one, and reads `1e-3` as a number."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """The mapping; ConstructorError names a repeated key and its line."""
@@ -76,6 +94,12 @@ class _Loader(yaml.SafeLoader):
             if isinstance(key.value, str) and key.tag != "tag:yaml.org,2002:merge":
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
+
+
+# YAML 1.1 requires a point before the exponent and a sign after it.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -107,7 +131,7 @@ def _with_base(data: Mapping[str, Any], path: Path, seen: tuple[Path, ...]) -> M
     try:
         base_path = (path.parent / base).resolve()
     except (TypeError, ValueError) as error:
-        raise UserError(f"{path}: base: {shortened(repr(base))} is not the name of a study file.") from error
+        raise UserError(f"{path}: base: {reprlib.repr(base)} is not the name of a study file.") from error
     if base_path in seen:
         raise UserError(f"{path}: base: {base!r} is a circular reference.")
     if "name" not in data:
@@ -119,37 +143,3 @@ def _with_base(data: Mapping[str, Any], path: Path, seen: tuple[Path, ...]) -> M
     if "experiments" in data:
         base_data = {key: value for key, value in base_data.items() if key not in ("figures", "sweeps")}
     return merge(base_data, data, replace=("experiments",))
-
-
-def _explain(error: Any) -> str:
-    """One pydantic error as a line of text: the key, what is wrong, and similar keys if it is unknown."""
-    where = ".".join(str(part) for part in error["loc"])
-    if error["loc"][-1:] == ("[key]",):
-        where = f"{'.'.join(map(str, error['loc'][:-2]))}: as a key"
-        return f"{where}, {error['input']!r} is not a valid name: {error['msg']}."
-    if error["type"] == "extra_forbidden":
-        *parents, key = error["loc"]
-        if (place := next((place for place in left.KEYS if fnmatchcase(where, place)), None)) is not None:
-            return f"{where}: this key {left.KEYS[place]}."
-        return f"{where}: unknown key.{did_you_mean(str(key), _keys_at(parents))}"
-    if error["type"] == "missing":
-        return f"{where}: this key is missing."
-    if where.startswith("figures.") and (went := left.FIGURES.get(str(error["input"]))):
-        return f"{where}: the figure '{error['input']}' {went}."
-    if error["type"] == "literal_error" and isinstance(error["input"], str):
-        known = re.findall(r"'([^']*)'", error["ctx"]["expected"])
-        return f"{where}: {error['input']!r} is not a valid value.{did_you_mean(error['input'], known)}"
-    if error["type"] == "string_type" and isinstance(error["input"], bool):
-        return f"{where}: must be text; YAML reads on, off, yes and no as true and false, so quote it."
-    if error["type"] == "value_error":  # raised by the schema's own validators
-        return f"{where}: {error['msg'].removeprefix('Value error, ')}."
-    return f"{where}: {error['msg']} (got {shortened(repr(error['input']))})."
-
-
-def _keys_at(location: list[Any]) -> list[str]:
-    """The keys that the schema knows at ``location``."""
-    section: type[BaseModel] | None = Study
-    for part in location:
-        if section is not None and part in section.model_fields:
-            section = section_of(section.model_fields[part].annotation)
-    return list(section.model_fields) if section is not None else []

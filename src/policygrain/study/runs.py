@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from .. import left
-from ..errors import UserError, did_you_mean
+from ..errors import UserError, explained
 from .schema import Experiment, Study, Training
 
 if TYPE_CHECKING:
@@ -44,17 +43,11 @@ class Arm:
         try:
             return Training.model_validate({**study.training.model_dump(), **dict(self.settings)})
         except ValidationError as error:
-            key = ".".join(str(part) for part in error.errors()[0]["loc"])
-            if (place := f"training.{key}") in left.KEYS:
-                raise UserError(f"vary.{key}: this key {left.KEYS[place]}.") from error
-            hint = did_you_mean(key, Training.model_fields) if key not in Training.model_fields else ""
-            raise UserError(f"vary.{key}: {error.errors()[0]['msg']}.{hint}") from error
+            raise UserError(explained(error, "vary")) from error
 
     def method(self, study: Study) -> Method:
-        """The resolved method of this arm, with the changes from the study's `methods`."""
-        from ..objective import method
-
-        return method(self.method_name, study.methods)
+        """The method of this arm."""
+        return study.method(self.method_name)
 
 
 @dataclass(frozen=True, order=True)
@@ -124,7 +117,5 @@ def run_matrix(study: Study) -> RunMatrix:
 
 def methods_of(study: Study) -> list[Method]:
     """The methods that a study defines or trains."""
-    from ..objective import method
-
     names = [*study.methods, *(arm.method_name for arm in run_matrix(study).arms.values())]
-    return [method(name, study.methods) for name in dict.fromkeys(names)]
+    return [study.method(name) for name in dict.fromkeys(names)]

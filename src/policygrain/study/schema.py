@@ -6,13 +6,25 @@ The documentation and editors show the descriptions. Each key declares which res
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Union, get_type_hints
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    create_model,
+    field_serializer,
+    model_validator,
+)
 
-from ..settings import read_number
-from .methods import MethodChanges
+from ..objective import Method, method
+from ..objective.method import CHOICES
+from ..objective.presets import resolved_methods
 from .sections import (
     EVERY_MODEL,
     MOST,
@@ -63,6 +75,14 @@ class TinyModel(Section):
         ge=258,
         le=MOST,
     )
+
+    @model_validator(mode="after")
+    def _check_heads(self) -> TinyModel:
+        if self.hidden % self.heads or self.hidden // self.heads % 32:
+            raise ValueError(
+                f"heads: the head size {self.hidden} / {self.heads} must be a multiple of 32 (vLLM on CPUs)"
+            )
+        return self
 
 
 class WarmStart(Section):
@@ -151,6 +171,12 @@ class Prompt(Section):
     chat_template_kwargs: dict[str, Any] = key(
         EVERY_MODEL, {}, "further arguments of the chat template, such as enable_thinking: false"
     )
+
+    @model_validator(mode="after")
+    def _check_system(self) -> Prompt:
+        if self.system and not self.chat:
+            raise ValueError("system: requires chat: true. Set that, or leave prompt.system out")
+        return self
 
 
 class Data(Section):
@@ -360,6 +386,23 @@ class Training(Section):
     activation_checkpointing: bool = key(NOTHING, False, "recompute activations in the backward pass to save memory")
     threads: int = key(NOTHING, 1, "CPU threads per run", ge=1, le=1024)
 
+    @model_validator(mode="after")
+    def _check_counts(self) -> Training:
+        if self.updates_per_batch > (responses := self.prompts_per_step * self.group):
+            raise ValueError(
+                f"updates_per_batch: {self.updates_per_batch} updates of a batch of {responses} responses; each update "
+                "needs at least one response"
+            )
+        if self.warmup_updates > (total := self.steps * self.updates_of_batch):
+            raise ValueError(
+                f"warmup_updates: {self.warmup_updates} is more than the {total} optimizer steps of the run"
+            )
+        if self.off_policy_steps >= self.steps:
+            raise ValueError(
+                f"off_policy_steps: {self.off_policy_steps} must be less than training.steps ({self.steps})"
+            )
+        return self
+
     @property
     def updates_of_batch(self) -> int:
         """Optimizer steps that are made with each batch, in all passes over it."""
@@ -371,7 +414,7 @@ class Experiment(Section):
 
     methods: Several[str] = key("figures", ..., "names of presets or of methods defined under `methods`")
     seeds: Several[Seed] | None = key("figures", None, "seeds of the runs; null: the seeds of the study")
-    vary: dict[str, Several[Annotated[Any, BeforeValidator(read_number)]]] = key(
+    vary: dict[str, Several[Any]] = key(
         "figures", {}, "training keys, each with a list of values (numbers or single words); every combination is run"
     )
     evaluate: bool = key("figures", True, "evaluate the final models on the benchmarks")
@@ -410,6 +453,35 @@ class Tracking(Section):
     )
 
 
+class OwnPart(BaseModel):
+    """A function of your own, with its keyword parameters."""
+
+    model_config = ConfigDict(extra="allow")
+    name: str = Field(pattern=":", description="package.module:function")
+
+
+def _changes() -> Any:
+    """What a study file may say of a method, for the JSON schema: parts by their names, or with parameters."""
+    keys: dict[str, Any] = {}
+    types = get_type_hints(Method)
+    for field in dataclasses.fields(Method):
+        if (choices := CHOICES.get(field.name)) is not None:
+            name: Any = Literal[tuple(choices)] | Annotated[str, Field(pattern=":")]
+            part: Any = Union[(name, OwnPart, *choices.values())]
+            types[field.name] = {"clip": part | None, "penalties": list[part] | None}.get(field.name, part)
+        keys[field.name] = types[field.name], Field(None, **field.metadata)
+    del keys["name"]  # the key under which it stands
+    return create_model("MethodChanges", __config__=ConfigDict(extra="forbid"), **keys)
+
+
+CHANGES = _changes()
+
+
+def _finished(methods: Any) -> Any:
+    """The methods of a study, resolved; what is no mapping is refused by its type."""
+    return resolved_methods(methods) if isinstance(methods, Mapping) else methods
+
+
 class Study(Section):
     """A study file."""
 
@@ -443,8 +515,8 @@ class Study(Section):
         "<answer>…</answer>; qwen_math: as the evaluation code of Qwen2.5-Math, which the published tables used",
     )
     training: Training = Field(Training(), description="the training loop")
-    methods: dict[Name, MethodChanges] = key(
-        "run", {}, "new methods, each with the method (`base`) that it changes, and changes to presets"
+    methods: Annotated[dict[Name, Method], BeforeValidator(_finished, json_schema_input_type=dict[Name, CHANGES])] = (
+        key("run", {}, "new methods, each with the method (`base`) that it changes, and changes to presets")
     )
     experiments: dict[Name, Experiment] = Field(
         min_length=1, description="experiments by name: methods × settings × seeds"
@@ -457,3 +529,19 @@ class Study(Section):
         "figures", {}, "for the figure sweep: parameter, as it is named in the figure → evaluated method → its value"
     )
     tracking: Tracking = Field(Tracking(), description="tracking in MLflow")
+
+    @field_serializer("methods")
+    def _methods_as_data(self, methods: dict[str, Method]) -> dict[str, Any]:
+        return {name: method.data() for name, method in methods.items()}
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Study:
+        if self.evaluation.after_training and self.training.engine == "vllm":
+            raise ValueError(
+                "evaluation.after_training: requires training.engine: transformers; a vLLM engine evaluates many models"
+            )
+        return self
+
+    def method(self, name: str) -> Method:
+        """A method of the study, or a preset. UserError for an unknown name."""
+        return self.methods[name] if name in self.methods else method(name)

@@ -6,7 +6,6 @@ what depends on those, Snakemake finds by their files.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
@@ -14,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
-from ..settings import read_number
+from ..errors import did_you_mean
 
 MOST = 1_000_000
 T = TypeVar("T")
@@ -33,24 +32,11 @@ class Section(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_numbers(cls, data: Any) -> Any:
-        """Convert text such as ``1e-3``, which YAML does not read as a number."""
-        if not isinstance(data, Mapping):
-            return data
-        return {key: read_number(value) if key in cls._numbers() else value for key, value in data.items()}
-
-    @classmethod
-    @functools.cache
-    def _numbers(cls) -> frozenset[str]:
-        """Fields whose type allows float but not str."""
-        types = {name: _types(field.annotation) for name, field in cls.model_fields.items()}
-        return frozenset(name for name, kinds in types.items() if float in kinds and str not in kinds)
-
-
-def _types(annotation: Any) -> list[Any]:
-    """The types that an annotation is made of."""
-    arguments = get_args(annotation)
-    return [kind for argument in arguments for kind in _types(argument)] if arguments else [annotation]
+    def _check_known(cls, data: Any) -> Any:
+        for key in data if isinstance(data, Mapping) else ():
+            if key not in cls.model_fields:
+                raise ValueError(f"{key}: unknown key.{did_you_mean(str(key), cls.model_fields)}")
+        return data
 
 
 def key(decides: Artefact | Artefacts, default: Any, description: str, **bounds: Any) -> Any:
@@ -98,7 +84,12 @@ def distinct(values: Sequence[Any]) -> Sequence[Any]:
 
 
 def tracking_uri(value: str) -> str:
-    """``value``; ValueError if it is not an address that MLflow supports."""
+    """``value``; ValueError if it is not an address that MLflow supports, or has a password."""
+    if re.search(r"://[^/\s]*@|[?&](?:password|token)=", value):
+        raise ValueError(  # without the address, which has the password in it
+            "contains a user name, password or token, and a study file is copied with its results. Set "
+            "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead"
+        )
     if value == "databricks" or re.match(r"(https?|file|sqlite|postgresql|mysql|mssql|databricks)(\+\w+)?:\S+$", value):
         return value
     raise ValueError(f"{value!r} is not a tracking URI, such as http://HOST:5000, sqlite:///FILE or file:FOLDER")

@@ -23,7 +23,7 @@ from verl.workers.utils.padding import no_padding_2_padding
 
 from policygrain.errors import UserError
 from policygrain.objective.batch import TokenBatch
-from policygrain.objective.presets import parse
+from policygrain.objective.presets import build
 
 from .trainer import NoGradient, Step, assert_step, joined, on_policy
 from .verl import CHECK, OBJECTIVE, STEPS
@@ -78,7 +78,7 @@ class CheckedActor(engine_workers.ActorRolloutRefWorker.actor_worker_cls):
         objective = json.loads((folder / OBJECTIVE).read_text(encoding="utf-8"))
         seen: dict[str, Any] = {"on_policy": True}
         try:
-            assert_step(self.copy, step, parse(objective["name"], objective["method"]), rtol=objective["rtol"])
+            assert_step(self.copy, step, build(objective["name"], objective["method"]), rtol=objective["rtol"])
             seen["on_policy"] = on_policy(self.copy, step)
         except NoGradient:
             pass

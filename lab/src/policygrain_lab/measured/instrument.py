@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from policygrain import digests
 from policygrain.errors import UserError
-from policygrain.objective import Method, method
+from policygrain.objective import Method
 from policygrain.provenance import commit
 from policygrain.records import write_record
 from policygrain.train.start_model import check_start_model
@@ -53,7 +53,7 @@ def measure(instrument: type[Instrument[R]], spec: Options, study: Study, seed: 
     UserError, before anything is computed, if the measurement needs more prompts than there are.
     """
     started, made_at = time.perf_counter(), commit()
-    methods = [method(name, study.methods) for name in spec.methods]
+    methods = [study.method(name) for name in spec.methods]
     measurement = instrument(spec, [plain(one) for one in methods])
     with open_measured_policy(study, spec.reference, seed, start, data) as measured:
         spec.check_prompts(len(measured.train_problems))

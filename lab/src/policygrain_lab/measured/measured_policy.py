@@ -20,7 +20,7 @@ from policygrain.clock import Clock
 from policygrain.data.problem import Problem
 from policygrain.errors import UserError
 from policygrain.hub import pinned
-from policygrain.objective import Method, Sampler, method
+from policygrain.objective import Method, Sampler
 from policygrain.objective.batch import TokenBatch
 from policygrain.paths import DataFolder
 from policygrain.provenance import seed_of
@@ -163,7 +163,7 @@ def open_measured_policy(
     """Context with the initial model in ``start`` as a policy that ``reference`` trains, before its first step."""
     study = study.model_copy(update={"training": study.training.model_copy(update=PLAIN)})
     torch.set_num_threads(study.training.threads)
-    chosen = plain(method(reference, study.methods))
+    chosen = plain(study.method(reference))
     policy = open_policy(start, pinned(study.model), chosen, study.training, seed, fused=False)
     with open_collector(study, Arm(reference), seed, policy, start, data) as (collector, validation):
         yield MeasuredPolicy(policy, collector, chosen, validation, seed)

@@ -7,7 +7,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from policygrain.errors import UserError, did_you_mean
-from policygrain.objective import comparison_names, method, method_names
+from policygrain.objective import comparison_names, method_names
 
 if TYPE_CHECKING:
     from policygrain.study import Study
@@ -69,7 +69,7 @@ class Options:
         for name in self.methods:
             if name not in known:
                 raise UserError(f"--methods: no method is called {name!r}.{did_you_mean(name, known)}")
-            chosen = method(name, study.methods)
+            chosen = study.method(name)
             chosen.check()
             if "staleness" in chosen.needs:
                 raise UserError(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from policygrain.objective.batch import Responses, StepTotals, TokenBatch
 from policygrain.objective.clip import ClipCov
 from policygrain.objective.correction import rollout_weights
 from policygrain.objective.part import Custom
+from policygrain.objective.presets import resolved_methods
 from policygrain.progress import Progress
 
 from .calibrate import GRAINS, published_ranges
@@ -57,7 +58,7 @@ def objectives(rollouts: Rollouts, own: Mapping[str, Any] | None = None) -> tupl
     definitions only the first is listed.
     """
     has_engine = "rollout_log_probs" in rollouts.tokens
-    listed = {name: method(name) for name in method_names()} | {name: method(name, own) for name in own or {}}
+    listed = {name: method(name) for name in method_names()} | resolved_methods(own or {})
     listed |= {name: method(name) for name in comparison_names() if not name.endswith("_clip")}
     for grain in GRAINS:
         for low, high in published_ranges(grain).values():
@@ -69,7 +70,7 @@ def objectives(rollouts: Rollouts, own: Mapping[str, Any] | None = None) -> tupl
     }
     for name, one in listed.items():
         lacking = [NEEDS[need] for need in sorted(one.needs - have)]
-        of_engine = {k: v for k, v in one.sampler.data().items() if k.startswith(("correction", "rejection"))}
+        of_engine = {k: v for k, v in asdict(one.sampler).items() if k.startswith(("correction", "rejection"))}
         definition = repr((one.parts(), one.anchor, one.off_policy_bound, of_engine if has_engine else None))
         if (name.startswith("dapo, ") or one.anchor != "old") and not has_engine:
             left_out[name] = NO_ENGINE

@@ -110,7 +110,7 @@ def test_an_update_is_the_gradient_that_training_follows(made: tuple[Path, Path]
         found = gradients.estimate(bench, pool.batch, pool.rollouts.rewards, methods, 7)
         scores = score_tokens(bench.policy.model, pool.batch.sequences, 1.0)
         for chosen, update in zip(methods, found.updates, strict=True):
-            advantages = chosen.advantages(pool.rollouts.rewards).flatten()
+            advantages = chosen.advantage(pool.rollouts.rewards).flatten()
             tokens = pool.batch.tokens.replace(
                 log_probs=scores.log_probs, entropy=scores.entropy, advantages=advantages
             )

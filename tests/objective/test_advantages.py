@@ -1,18 +1,16 @@
-"""Group-relative advantages, and those of turns: by hand, and what holds for all rewards."""
+"""Group-relative advantages: by hand, and what holds for all rewards."""
 
 import statistics
-from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policygrain import method
 from policygrain.errors import UserError
-from policygrain.objective.advantage import BatchStd, DrGrpo, Gigpo, Grpo, MaxRl, Rloo, TurnReturn, TurnRewards
+from policygrain.objective.advantage import BatchStd, DrGrpo, Grpo, MaxRl, Rloo
 
-from ..support.batches import close, few
+from ..support.batches import few
 
 ALL = (Grpo(), DrGrpo(), Rloo(), MaxRl(), BatchStd(), BatchStd(std_of="advantages"))
 every_advantage = pytest.mark.parametrize("function", ALL, ids=lambda part: part.label)
@@ -72,9 +70,7 @@ def test_equal_rewards_have_exactly_zero(function, reward, size, dtype):
     assert torch.isfinite(function(rewards)).all()
 
 
-@pytest.mark.parametrize(
-    "function", [*ALL, TurnReturn(), TurnReturn(baseline="reward", std=True)], ids=lambda part: part.label
-)
+@pytest.mark.parametrize("function", ALL, ids=lambda part: part.label)
 @few
 @given(place=st.integers(0, 3))
 def test_a_reward_that_is_no_number_is_passed_on(function, place):
@@ -115,46 +111,3 @@ def test_maxrl_refuses_negative_rewards_and_is_bounded(rewards):
             MaxRl()(tensor(rewards))
     found = MaxRl()(tensor(rewards).abs())
     assert (found >= -1).all() and (found <= found.shape[1] - 1 + 1e-9).all()
-
-
-# ---- turns ----------------------------------------------------------------------------------------------------------
-
-TURN_REWARDS = TurnRewards(
-    rewards=tensor([[[1.0, 2.0], [0.0, 9.0]]]),
-    mask=torch.tensor([[[1, 1], [1, 0]]]),
-    states=torch.tensor([[[0, 1], [0, 0]]]),
-)
-
-
-def test_turn_advantages_by_hand():
-    """Returns from the turns on: 3 and 2; 0. Only one response has a second turn."""
-    close(TurnReturn().of_turns(TURN_REWARDS), [[[1.5, 0.0], [-1.5, 0.0]]])
-    # Each reward minus that of its turn, added up: (1 − ½) + (2 − 2), and 0 − ½.
-    close(TurnReturn(baseline="reward").of_turns(TURN_REWARDS), [[[0.5, 0.0], [-0.5, 0.0]]])
-    discounted = TurnReturn(discount=0.5).of_turns(TURN_REWARDS)  # 1 + 2/2 = 2, and 0
-    close(discounted, [[[1.0, 0.0], [-1.0, 0.0]]])
-    close(Gigpo(weight=2.0).of_turns(TURN_REWARDS), [[[1.5 + 2 * 1.5, 1.5], [-1.5 + 2 * -1.5, 0.0]]])
-    # An advantage of responses is that of all their turns.
-    close(method("dr_grpo").advantages(TURN_REWARDS), [[[1.5, 1.5], [-1.5, 0.0]]])
-
-
-@pytest.mark.parametrize(
-    "advantage", [{"name": "turn_return"}, {"name": "turn_return", "baseline": "reward"}, "gigpo", "dr_grpo"]
-)
-def test_rewards_of_turns_that_are_not_there_have_no_influence(advantage):
-    with_nan = TURN_REWARDS.rewards.masked_fill(TURN_REWARDS.mask == 0, torch.nan)
-    ours = method("grpo", advantage=advantage)
-    close(ours.advantages(replace(TURN_REWARDS, rewards=with_nan)), ours.advantages(TURN_REWARDS))
-
-
-@few
-@given(rewards=st.lists(st.lists(st.integers(-4, 4).map(float), min_size=3, max_size=3), min_size=1, max_size=3))
-def test_with_one_turn_the_advantage_of_a_turn_is_that_of_the_response(rewards):
-    """All begin in the same state, so GiGPO counts the same advantage twice."""
-    for std, name in ((False, "dr_grpo"), (True, "grpo")):
-        whole = method(name).advantages(tensor(rewards))
-        for baseline in ("return", "reward"):
-            turn = method("grpo", advantage={"name": "turn_return", "baseline": baseline, "std": std})
-            torch.testing.assert_close(turn.advantages(tensor(rewards)), whole)
-        twice = method("grpo", advantage={"name": "gigpo", "std": std}).advantages(tensor(rewards))
-        torch.testing.assert_close(twice, 2 * whole)

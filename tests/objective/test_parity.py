@@ -16,7 +16,7 @@ from torch import Tensor
 from policygrain import TokenBatch, method
 from policygrain.integrations.conformance import assert_objective
 from policygrain.integrations.generated import LENGTHS
-from policygrain.objective.advantage import Gigpo, MaxRl, TurnRewards
+from policygrain.objective.advantage import MaxRl
 from policygrain.objective.correction import rollout_weights
 
 from ..support.batches import evaluate, random_fields
@@ -173,35 +173,6 @@ def test_prompt_mean_is_skyrls(skyrl: None) -> None:
         return loss_of(log_probs, old_log_probs, scaled, config(policy_loss_type="regular"), floats)[0]
 
     assert_objective(theirs, method("grpo", aggregation="prompt_mean"))
-
-
-@pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize(("std", "fnorm"), [(False, "none"), (True, "std")])
-def test_gigpo_is_trinitys(trinity: None, seed: int, std: bool, fnorm: str) -> None:
-    """Rewards at each turn, and equal states in several turns and responses."""
-    from trinity.algorithm.advantage_fn.gigpo_advantage import GiGPOAdvantageFn
-    from trinity.common.experience import EID, Experience
-
-    generator = torch.Generator().manual_seed(seed)
-    rewards = torch.randint(0, 3, (4, 3), generator=generator).double()
-    states = torch.randint(0, 4, (4, 3), generator=generator)
-    mask = torch.arange(3) < torch.randint(1, 4, (4, 1), generator=generator)
-    places = mask.nonzero().tolist()
-    experiences = [
-        Experience(
-            eid=EID(batch=0, task=0, run=i, step=k),
-            tokens=torch.tensor([1, 2]),
-            prompt_length=1,
-            action_mask=torch.ones(1),
-            info={"step_reward": float(rewards[i, k]), "env_state_hash": str(int(states[i, k]))},
-        )
-        for i, k in places
-    ]
-    processed, _ = GiGPOAdvantageFn(omega=0.7, gamma=0.9, fnorm=fnorm).process(experiences)
-    turns = TurnRewards(rewards.unsqueeze(0), mask.long().unsqueeze(0), states.unsqueeze(0))
-    ours = Gigpo(weight=0.7, discount=0.9, std=std).of_turns(turns)[0]
-    for (i, k), experience in zip(places, processed, strict=True):
-        assert float(experience.advantages) == pytest.approx(float(ours[i, k]), abs=1e-5), (i, k)
 
 
 # ---- written again from sources whose code no package has -----------------------------------------------------------

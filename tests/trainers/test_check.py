@@ -71,8 +71,6 @@ def test_a_trainer_refuses_what_it_lacks(feature):
     [
         {"ratio": {"name": "block", "layout": "turns", "weights": "joint"}},
         {"aggregation": "turn_mean_token_mean"},
-        {"advantage": "turn_return"},
-        {"advantage": "gigpo"},
         {"sampler": {"correction_cap": 2.0, "correction_grain": "turn"}},
         {"sampler": {"rejection_high": 2.0, "rejection_grain": "turn"}},
     ],

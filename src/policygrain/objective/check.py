@@ -26,7 +26,7 @@ def check(method: Method) -> None:
     try:
         with torch.random.fork_rng(devices=[]):
             out = method.loss(batch.replace(step=method.step_of(batch)))
-        method.advantages(torch.zeros(2, 2))
+        method.advantage(torch.zeros(2, 2))
         gradients = torch.autograd.grad(out.loss, [batch.log_probs, batch.entropy], allow_unused=True)
     except Exception as error:  # a custom function may raise anything
         raise UserError(f"{where}: the method does not work on a small example: {error}") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from .advantage import Advantage, Grpo, TurnAdvantage, TurnRewards
+from .advantage import Advantage, Grpo
 from .aggregate import Aggregation, TokenMean
 from .clip import Clip, NoClip, Vespo
 from .part import CONFIG, Custom, Need, Part, setting
@@ -13,8 +13,6 @@ from .penalty import EntropySignal, Kl, Penalty
 from .ratio import GroupExpectation, Ratio, TokenRatio
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from .batch import StepTotals, TokenBatch
     from .loss import LossOutput
 
@@ -206,17 +204,6 @@ class Method:
     def step_of(self, batch: TokenBatch) -> StepTotals:
         """``batch`` as the step of its micro-batches: its totals, and its tensors if the method reads them."""
         return replace(batch.whole, tensors=batch if "step_log_probs" in self.needs else None)
-
-    def advantages(self, rewards: Tensor | TurnRewards) -> Tensor:
-        """Rewards [prompts, group] → advantages of the same shape; rewards of turns → [prompts, group, turns].
-
-        If the method's advantage is one of whole responses, all turns of a response have the advantage of its return.
-        """
-        if not isinstance(rewards, TurnRewards):
-            return self.advantage(rewards)
-        if isinstance(self.advantage, TurnAdvantage):
-            return self.advantage.of_turns(rewards)
-        return self.advantage(rewards.total).unsqueeze(2) * rewards.mask
 
     def loss(self, batch: TokenBatch) -> LossOutput:
         """The objective on a batch: a scalar loss with gradient, and metrics."""

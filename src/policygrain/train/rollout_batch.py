@@ -147,7 +147,7 @@ def prepare(
     place = policy.model.device
     finished = torch.tensor([r.finished for r in responses])
     in_loss = sequences.mask & finished.unsqueeze(1) if method.sampler.mask_truncated else sequences.mask
-    by_response = method.advantages(rollouts.rewards).flatten()
+    by_response = method.advantage(rollouts.rewards).flatten()
     mask, advantages = to_device((in_loss, by_response), place)
     scores = _score(responses, sequences, policy, method, settings)
     groups = torch.arange(len(rollouts.prompts), device=place).repeat_interleave(group)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import UserError
 from ..integrations.options import NEEDS, VERL_LACKS, reads_entropies
-from ..objective.advantage import TurnAdvantage
 from ..study.runs import run_matrix
 from . import trl_settings, verl_settings
 
@@ -92,7 +91,6 @@ def _tells_turns(chosen: Method) -> bool:
     return (
         "turns" in chosen.needs
         or getattr(chosen.ratio, "layout", None) == "turns"
-        or isinstance(chosen.advantage, TurnAdvantage)
         or "turn" in (chosen.sampler.correction_grain, chosen.sampler.rejection_grain)
     )
 

@@ -292,7 +292,7 @@ def batch_update(method: Method, case: Case, present: Tensor, behaviour: Tensor,
     wins = reward_probability(tokens, case.first)
     rewards = torch.rand(shape[:2], generator=generator, dtype=torch.float64).lt(wins).to(torch.float64)
     old = mismatched(log_probs(behaviour, tokens, case.first), case, generator)
-    return update(method, present, tokens, old, method.advantages(rewards), case.first)
+    return update(method, present, tokens, old, method.advantage(rewards), case.first)
 
 
 def drifted(logits: Tensor, case: Case, generator: torch.Generator) -> Tensor:

@@ -79,7 +79,7 @@ def run(method: Method, cell: Cell, seeds: int, seed: int = 0) -> tuple[Tensor, 
         behaviour = history[max(0, step - cell.age)]
         uniform = torch.rand((seeds, BATCH, cell.length), generator=generator, dtype=torch.float64)
         tokens = chains.sample(behaviour, uniform)
-        advantages = method.advantages(chains.reward(tokens, rewards))
+        advantages = method.advantage(chains.reward(tokens, rewards))
         logits.grad = chains.by_logit(estimates(method, logits, behaviour, tokens, advantages), tokens) / BATCH
         adam.step()
         history.append(logits.clone())

@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from policygrain.objective import Method, method
-from policygrain.objective.advantage import TurnRewards
 from policygrain.objective.batch import TokenBatch, turn_numbers
 
+from ..turn_advantages import TurnRewards, advantages_of_turns
 from .chains import every_response
 
 RATIOS: dict[str, dict[str, object]] = {
@@ -114,7 +114,7 @@ def exact_gradient(logits: Tensor, episodes: Group, values: Tensor | None = None
 def expected_update(chosen: Method, logits: Tensor, episodes: Group) -> Tensor:
     """−∇ of the loss by the logits, per episode, for a method that aggregates by a mean over tokens."""
     logits = logits.detach().requires_grad_()
-    of_turns = chosen.advantages(episodes.rewards)[0]
+    of_turns = advantages_of_turns(chosen, episodes.rewards)[0]
     batch = TokenBatch(
         log_probs(logits, episodes),
         log_probs(episodes.behaviour, episodes),

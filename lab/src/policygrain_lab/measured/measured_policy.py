@@ -181,5 +181,5 @@ def all_needs(methods: Sequence[Method]) -> frozenset[str]:
 
 def with_advantages(batch: TrainingBatch, rewards: Tensor, chosen: Method) -> TokenBatch:
     """The tokens of ``batch`` with the method's own advantages of ``rewards`` [prompts, group]."""
-    advantages = chosen.advantages(rewards).flatten()
+    advantages = chosen.advantage(rewards).flatten()
     return batch.tokens.replace(advantages=advantages.to(batch.tokens.mask.device))

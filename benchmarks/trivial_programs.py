@@ -18,7 +18,7 @@ from typing import Any
 from common import parser_of, provenance, save
 from policygrain.data.sources import load
 from policygrain.grading import Options
-from policygrain.grading.programs import run_tests
+from policygrain.grading.code import run_tests
 from policygrain.progress import Progress
 
 SETS = ("humaneval", "humaneval_plus", "mbpp_plus")

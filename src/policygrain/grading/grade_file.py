@@ -17,7 +17,6 @@ from .math import MathGrader
 from .notation import is_list
 
 BATCH = 512  # answers per step of the progress bar
-STATUSES = (*OUTCOMES, UNREADABLE_GOLD)
 
 
 def grade(file: Path, out: Path, grader: MathGrader, options: Options, strict: bool = False) -> dict[str, int]:
@@ -29,17 +28,14 @@ def grade(file: Path, out: Path, grader: MathGrader, options: Options, strict: b
     in place of fields of the same name. Raises UserError, naming file and line, if a line cannot be graded, and if
     ``strict`` for an unreadable gold answer.
     """
-    rows = list(json_lines(file))
+    rows = {f"{file}, line {number}": row for number, row in json_lines(file)}
     if not rows:
         raise UserError(f"{file}: is empty.")
-    places = [f"{file}, line {number}" for number, _ in rows]
-    items = [_item(row, place, grader.extraction, options) for (_, row), place in zip(rows, places, strict=True)]
-    counts = dict.fromkeys(STATUSES, 0)
-    lines = []
+    items = [_item(row, place, grader.extraction, options) for place, row in rows.items()]
     compare: Callable[[list[Item]], Sequence[str]] = grader.compare_items if strict else grader.try_compare
     statuses = (status for first in range(0, len(items), BATCH) for status in compare(items[first : first + BATCH]))
-    shown = Progress(statuses, "answers graded", len(rows))
-    for (_, row), place, status in zip(rows, places, shown, strict=True):
+    counts, lines = dict.fromkeys((*OUTCOMES, UNREADABLE_GOLD), 0), []
+    for (place, row), status in zip(rows.items(), Progress(statuses, "answers graded", len(rows)), strict=True):
         counts[status] += 1
         lines.append(_line(row | {"correct": status == "correct", "status": status}, place))
     atomic_text(out, "".join(lines))
@@ -48,23 +44,20 @@ def grade(file: Path, out: Path, grader: MathGrader, options: Options, strict: b
 
 def _item(row: dict[str, Any], place: str, protocol: str, options: Options) -> Item:
     """Gold answer and answer of a line; the answer is empty if there is none."""
-    gold = row.get("gold")
-    if not isinstance(gold, str | int | float) or isinstance(gold, bool) or not str(gold).strip():
-        raise UserError(f"{place}: 'gold' must be a text or a number; the keys are {', '.join(map(repr, row))}.")
-    options = replace(options, degrees=speaks_of_degrees(str(row.get("problem"))))
-    key = next((key for key in ("prediction", "completion") if row.get(key) is not None), None)
-    if key is None:
-        if "prediction" in row or "completion" in row:
-            return Item(str(gold), "", options, place)
+    key = "prediction" if row.get("prediction") is not None or "completion" not in row else "completion"
+    if key not in row:
         raise UserError(f"{place}: no 'prediction' or 'completion'; the keys are {', '.join(map(repr, row))}.")
-    if not isinstance(row[key], str | int | float) or isinstance(row[key], bool):
-        raise UserError(f"{place}: {key!r} must be a text, a number or null, not {type(row[key]).__name__}.")
-    text = str(row[key])
+    for name in ("gold", key):
+        if not isinstance(row.get(name), str | int | float | None) or isinstance(row.get(name), bool):
+            raise UserError(f"{place}: {name!r} must be a text or a number, not {type(row[name]).__name__}.")
+    gold, text = ("" if row.get(name) is None else str(row[name]) for name in ("gold", key))
+    if not gold.strip():
+        raise UserError(f"{place}: no 'gold'; the keys are {', '.join(map(repr, row))}.")
     # A prediction already is an answer; protocols that search prose would shorten it.
-    answer = extract(text, "boxed" if key == "prediction" else protocol, is_list(str(gold), options.list_answer))
+    answer = extract(text, "boxed" if key == "prediction" else protocol, is_list(gold, options.list_answer))
     if answer is None and key == "prediction":
         answer = extract(text, "hashes") or extract(text, "answer_tag") or EMPHASIS.sub(r"\2", text)
-    return Item(str(gold), answer or "", options, place)
+    return Item(gold, answer or "", replace(options, degrees=speaks_of_degrees(str(row.get("problem")))), place)
 
 
 def _line(row: dict[str, Any], place: str) -> str:

@@ -9,111 +9,40 @@ from __future__ import annotations
 import functools
 import re
 import unicodedata
+from collections.abc import Callable
 
 from .numeric import OPTIONAL_SPACES, open_brackets, unbraced
 from .units import MEANINGFUL
 
 _SYMBOLS = "°º×·⋅πθ∞≤≥≠±∪∩∈∅"
 _COMMANDS = r"^\circ ^\circ \times \cdot \cdot \pi \theta \infty \le \ge \ne \pm \cup \cap \in \emptyset"
-_FRACTIONS = "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"
 _TABLE = str.maketrans(
     dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212\ufe63", "-")
     | dict(zip("÷⁄，；：。、（）０１２３４５６７８９", "//,;:.,()0123456789", strict=True))
     | dict.fromkeys("\u200b\u2060\ufeff", "")
     | {character: f"{command} " for character, command in zip(_SYMBOLS, _COMMANDS.split(), strict=True)}
     | {"€": r"\text{euro}", "£": r"\text{pound sterling}", "¥": r"\text{yen}"}
-    | {c: "\\frac{{{}}}{{{}}}".format(*unicodedata.normalize("NFKC", c).split("⁄")) for c in _FRACTIONS}
+    | {c: "\\frac{{{}}}{{{}}}".format(*unicodedata.normalize("NFKC", c).split("⁄")) for c in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"}
 )
-_SUPERSCRIPTS = re.compile("⁻?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
-_ROOT = re.compile(r"√\s*(?:\((?P<group>[^()]*)\)|(?P<token>\d+|[A-Za-z]))")
-_DEGREES = r" ?([\d.]+) ?\^\\circ *"
-_FUNCTION = r"\\(?:sin|cos|tan|cot|sec|csc)(?:\^ ?(?:\{ ?-?\d ?\}|\d))? ?"
-_OF_DEGREES = re.compile(rf"({_FUNCTION})(?:\({_DEGREES}\)|\{{{_DEGREES}\}}|{_DEGREES})")
-_END = r"(?![a-zA-Z])"
-_REWRITTEN = [
-    (re.compile(r"\\\\(?=[a-zA-Z])(?!.*\\end)"), r"\\"),
-    (re.compile(r"\\(?:rm|bf|it) (?!\{)"), " "),
-    (
-        re.compile(
-            r"\\(?:text(?:normal|bf|it|rm|sf|tt|up)|math(?:rm|bf|it|sf|normal)|mbox|hbox|rm|bf|boldsymbol)" + _END
-        ),
-        r"\\text",
-    ),
-    (re.compile(r"\\[hv]?phantom ?(?:\{[^{}]*\}|[-+\d])"), ""),
-    (re.compile(r"\\(?:text)?color ?\{[^{}]*\}|\\(?:underline|displaystyle|textstyle)" + _END), ""),
-    (re.compile(r"(?<=\d)(?:, ?\\!|\{ ?, ?\}) ?(?=\d{3}(?!\d))"), ""),
-    (re.compile(r"(?<!\\)\\! ?"), ""),
-    (re.compile(r"(?<!\\)\\[,;:>]|(?<!\\)\\ |~|\\q?quad(?![a-zA-Z])|\\(?:thin|med|thick|en)?space" + _END), " "),
-    (re.compile(r"(?<![a-z] )(?<![a-z])\{ ?, ?\}"), ","),
-    (re.compile(r"(?<!\\)\$"), ""),
-    (re.compile(r"\\(?:left|right|[bB]igg?[lr]?)(?![a-zA-Z])\s*\.?"), ""),
-    (re.compile(r"\\langle" + _END), "("),
-    (re.compile(r"\\rangle" + _END), ")"),
-    (re.compile(r"\\[dtc]frac" + _END), r"\\frac"),
-    (re.compile(r"\\log ?_ ?(?:e(?![a-zA-Z])|\{ ?e ?\})"), r"\\ln "),
-    (re.compile(r"(?:\{ ?\})?\^ ?(?:\{ ?\\circ ?\}|\\circ(?![a-zA-Z]))|\\degree" + _END), r"^\\circ "),
-    (re.compile(r"(?<![\d.,/] )(?<![\d.,/])(\d+) (\d+)/(\d+)(?![\d/])"), r"\1 \\frac{\2}{\3}"),
-    (re.compile(r"\\\{ ?\\\}|\\varnothing" + _END), r"\\emptyset "),
-    (re.compile(r"\\(?:leq|leqslant)(?![a-zA-Z])|<=|=<"), r"\\le "),
-    (re.compile(r"\\(?:geq|geqslant)(?![a-zA-Z])|>=|=>"), r"\\ge "),
-    (re.compile(r"\\neq(?![a-zA-Z])|!=|\\not ?="), r"\\ne "),
-    (re.compile(r"\\mod" + _END), r"\\bmod"),
-    (re.compile(r"\\lt" + _END), "<"),
-    (re.compile(r"\\gt" + _END), ">"),
-    (re.compile(r"(?<=[A-Za-z)])['\u2019\u2032]"), r"^{\\prime}"),
-]
-_REPEATING = re.compile(r"(\d*)\.(\d*)\\overline ?(?:\{ ?(\d+) ?\}|(\d))")
-# `and` and `or`, in text or after a value: commas between values, logical operators between inequalities.
-_AND_OR = re.compile(
-    r",? ?(?:\\text ?\{ ?,? ?(and|or),? ?\}|(?<=[\d)}\]\s])\b(and|or)\b(?![^{}]*\})"
-    r"|\\(land|lor|wedge|vee)(?![a-zA-Z])) ?"
-)
-_EMPTY_TEXT = re.compile(r"\\text ?\{( ?,? ?)\}")
 APPROXIMATELY = "≈"
-_APPROXIMATELY = re.compile(r"\\(?:approx|simeq|doteq|cong)(?![a-zA-Z])")
-_LEADING = re.compile(r"(?:[=≈+]|\\sim(?![a-zA-Z])|\\therefore(?![a-zA-Z])) ?")
-_DISPLAY = re.compile(r"\\[\[(] ?((?:(?!\\[\[\]()]).)*?) ?\\[\])]", re.DOTALL)
 _RELATION = re.compile(r"[<>]|\\(?:le|ge|ne)(?![a-zA-Z])")
-_THOUSANDS = re.compile(r"(?<![\d.,])(?<![(\[])\d{1,3}(?:,\d{3})+(?![\d,])|(?<=[(\[])\d{1,3}(?:,\d{3})+(?![\d,)\]])")
-
 _BASES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10}
 _BASES |= {"twelve": 12, "sixteen": 16}
 _BASED = re.compile(
     r"(?<![\w}\\])(?:\(([0-9][0-9A-Za-z]*)\)|([0-9][0-9A-Za-z]*)) ?_ ?"
     r"(?:\{ ?(?:\\text ?\{)? ?(\d{1,2}|[a-z]+) ?\}? ?\}|(?:\\text ?\{ ?([a-z]+) ?\})|(\d{1,2}))"
 )
-_TIME = re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?(?:(?:\\text\{)?([apAP])\.?[mM]\.?\}?)?")
 
 
-@functools.lru_cache(maxsize=10_000)
-def normalize(text: str) -> str:
-    """``text`` in one notation: spaces, dashes, separators, degrees, brackets, bases and text commands."""
-    text = _SUPERSCRIPTS.sub(lambda m: f"^{{{unicodedata.normalize('NFKC', m[0])}}}", text)
-    text = " ".join(text.translate(_TABLE).split())
-    text = _ROOT.sub(lambda m: f"\\sqrt{{{m['group'] or m['token']}}}", text) if "√" in text else text
-    for pattern, replacement in _REWRITTEN:
-        text = pattern.sub(replacement, text)
-    text = _EMPTY_TEXT.sub(r"\1 ", text)
-    text = _AND_OR.sub(_connective if is_relation(text) else ", ", text)
-    text = _APPROXIMATELY.sub(APPROXIMATELY, text)
-    text = _BASED.sub(_based, _REPEATING.sub(_fraction, text))
-    # Degrees in trigonometric functions become radians: the parser drops the degree sign.
-    text = _OF_DEGREES.sub(lambda m: f"{m[1]}({m[2] or m[3] or m[4]} \\cdot \\frac{{\\pi}}{{180}})", text)
-    text = _trimmed(unbraced(_trimmed(" ".join(text.split()))))
-    if match := _DISPLAY.fullmatch(text):
-        text = unbraced(_trimmed(match[1]))
-    if match := _LEADING.match(text):
-        text = text[match.end() :]
-    return text
-
-
-def _trimmed(text: str) -> str:
-    """``text`` without punctuation at its end; dots that stand for more digits or terms remain."""
-    text = text.rstrip(" ,;")
-    return text if text.endswith("..") else text.removesuffix(".").rstrip(" ,;")
+def is_relation(text: str) -> bool:
+    """Whether ``text`` has an inequality sign."""
+    return _RELATION.search(text) is not None
 
 
 def _connective(match: re.Match[str]) -> str:
+    """`and` and `or`: commas between values, logical operators between inequalities."""
+    if not is_relation(match.string):
+        return ", "
     return " \\land " if (match[1] or match[2] or match[3]) in ("and", "land", "wedge") else " \\lor "
 
 
@@ -129,6 +58,78 @@ def _based(match: re.Match[str]) -> str:
     digits, base = match[1] or match[2], match[3] or match[4] or match[5]
     number = int(base) if base.isdecimal() else _BASES.get(base)
     return match[0] if number is None else digits if number == 10 else f"{digits.upper()}_{{{number}}}"
+
+
+_END = r"(?![a-zA-Z])"
+_DEGREES = r" ?([\d.]+) ?\^\\circ *"
+_FUNCTION = r"\\(?:sin|cos|tan|cot|sec|csc)(?:\^ ?(?:\{ ?-?\d ?\}|\d))? ?"
+_REWRITTEN: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
+    (r"√\s*(?:\(([^()]*)\)|(\d+|[A-Za-z]))", r"\\sqrt{\1\2}"),
+    (r"\\\\(?=[a-zA-Z])(?!.*\\end)", r"\\"),
+    (r"\\(?:rm|bf|it) (?!\{)", " "),
+    (
+        r"\\(?:text(?:normal|bf|it|rm|sf|tt|up)|math(?:rm|bf|it|sf|normal)|mbox|hbox|rm|bf|boldsymbol)" + _END,
+        r"\\text",
+    ),
+    (r"\\[hv]?phantom ?(?:\{[^{}]*\}|[-+\d])", ""),
+    (r"\\(?:text)?color ?\{[^{}]*\}|\\(?:underline|displaystyle|textstyle)" + _END, ""),
+    (r"(?<=\d)(?:, ?\\!|\{ ?, ?\}) ?(?=\d{3}(?!\d))", ""),
+    (r"(?<!\\)\\! ?", ""),
+    (r"(?<!\\)\\[,;:>]|(?<!\\)\\ |~|\\q?quad(?![a-zA-Z])|\\(?:thin|med|thick|en)?space" + _END, " "),
+    (r"(?<![a-z] )(?<![a-z])\{ ?, ?\}", ","),
+    (r"(?<!\\)\$", ""),
+    (r"\\(?:left|right|[bB]igg?[lr]?)(?![a-zA-Z])\s*\.?", ""),
+    (r"\\langle" + _END, "("),
+    (r"\\rangle" + _END, ")"),
+    (r"\\[dtc]frac" + _END, r"\\frac"),
+    (r"\\log ?_ ?(?:e(?![a-zA-Z])|\{ ?e ?\})", r"\\ln "),
+    (r"(?:\{ ?\})?\^ ?(?:\{ ?\\circ ?\}|\\circ(?![a-zA-Z]))|\\degree" + _END, r"^\\circ "),
+    (r"(?<![\d.,/] )(?<![\d.,/])(\d+) (\d+)/(\d+)(?![\d/])", r"\1 \\frac{\2}{\3}"),
+    (r"\\\{ ?\\\}|\\varnothing" + _END, r"\\emptyset "),
+    (r"\\(?:leq|leqslant)(?![a-zA-Z])|<=|=<", r"\\le "),
+    (r"\\(?:geq|geqslant)(?![a-zA-Z])|>=|=>", r"\\ge "),
+    (r"\\neq(?![a-zA-Z])|!=|\\not ?=", r"\\ne "),
+    (r"\\mod" + _END, r"\\bmod"),
+    (r"\\lt" + _END, "<"),
+    (r"\\gt" + _END, ">"),
+    (r"(?<=[A-Za-z)])['\u2019\u2032]", r"^{\\prime}"),
+    (r"\\text ?\{( ?,? ?)\}", r"\1 "),
+    (
+        r",? ?(?:\\text ?\{ ?,? ?(and|or),? ?\}|(?<=[\d)}\]\s])\b(and|or)\b(?![^{}]*\})"
+        r"|\\(land|lor|wedge|vee)(?![a-zA-Z])) ?",
+        _connective,
+    ),
+    (r"\\(?:approx|simeq|doteq|cong)" + _END, APPROXIMATELY),
+    (r"(\d*)\.(\d*)\\overline ?(?:\{ ?(\d+) ?\}|(\d))", _fraction),
+    (_BASED.pattern, _based),
+    # Degrees in trigonometric functions become radians: the parser drops the degree sign.
+    (rf"({_FUNCTION})(?:\({_DEGREES}\)|\{{{_DEGREES}\}}|{_DEGREES})", r"\1(\2\3\4 \\cdot \\frac{\\pi}{180})"),
+]
+_COMPILED = [(re.compile(pattern), replacement) for pattern, replacement in _REWRITTEN]
+_SUPERSCRIPTS = re.compile("⁻?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
+_LEADING = re.compile(r"(?:[=≈+]|\\sim(?![a-zA-Z])|\\therefore(?![a-zA-Z])) ?")
+_DISPLAY = re.compile(r"\\[\[(] ?((?:(?!\\[\[\]()]).)*?) ?\\[\])]", re.DOTALL)
+_THOUSANDS = re.compile(r"(?<![\d.,])(?<![(\[])\d{1,3}(?:,\d{3})+(?![\d,])|(?<=[(\[])\d{1,3}(?:,\d{3})+(?![\d,)\]])")
+_TIME = re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?(?:(?:\\text\{)?([apAP])\.?[mM]\.?\}?)?")
+
+
+@functools.lru_cache(maxsize=10_000)
+def normalize(text: str) -> str:
+    """``text`` in one notation: spaces, dashes, separators, degrees, brackets, bases and text commands."""
+    text = _SUPERSCRIPTS.sub(lambda m: f"^{{{unicodedata.normalize('NFKC', m[0])}}}", text)
+    text = " ".join(text.translate(_TABLE).split())
+    for pattern, replacement in _COMPILED:
+        text = pattern.sub(replacement, text)
+    text = _trimmed(unbraced(_trimmed(" ".join(text.split()))))
+    if match := _DISPLAY.fullmatch(text):
+        text = unbraced(_trimmed(match[1]))
+    return text[match.end() :] if (match := _LEADING.match(text)) else text
+
+
+def _trimmed(text: str) -> str:
+    """``text`` without punctuation at its end; dots that stand for more digits or terms remain."""
+    text = text.rstrip(" ,;")
+    return text if text.endswith("..") else text.removesuffix(".").rstrip(" ,;")
 
 
 @functools.lru_cache(maxsize=10_000)
@@ -204,11 +205,6 @@ def same_option(gold: str, answer: str) -> bool:
     letter, option = sorted(map(plain, (gold, answer)), key=len)
     match = _OPTION.fullmatch(option)
     return match is not None and match["letter"] == letter.strip("(). ")
-
-
-def is_relation(text: str) -> bool:
-    """Whether ``text`` has an inequality sign."""
-    return _RELATION.search(text) is not None
 
 
 def without_thousands(text: str) -> str:

@@ -8,7 +8,7 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"  # its threads take memory, which is li
 import numpy  # noqa: F401 # tests of published sets of coding problems import it
 import pebble  # noqa: F401
 
-from . import programs  # noqa: F401
+from . import code  # noqa: F401
 
 # A scheduler sends these signals to every process of a job; the trainer still grades the answers of its last step.
 for number in (signal.SIGTERM, signal.SIGUSR1):

@@ -91,11 +91,8 @@ def test_an_unreadable_gold_answer_ends_nothing_but_its_line(tmp_path, grader):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--workers", "-1"], "--workers -1: expected"),
-        (["--seconds", "0"], "--seconds 0: expected"),
         (["--seconds", "nan"], "--seconds nan: expected"),
-        (["--relative-tolerance", "nan"], "--relative-tolerance nan: expected"),
-        (["--relative-tolerance", "-1"], "--relative-tolerance -1: expected"),
+        (["--relative-tolerance", "inf"], "--relative-tolerance inf: expected"),
         ([], "empty.jsonl: is empty"),
         (["--out", "."], ".: is a folder"),
         (["--out", "empty.jsonl/graded.jsonl"], "empty.jsonl: cannot be written: "),

@@ -216,7 +216,7 @@ def test_the_record_of_a_benchmark_by_hand():
         sample("b", 0, "incorrect", "2", 9),
         sample("b", 1, "correct", "1", 5),
     ]
-    found = score(rows, {"b"})
+    found = score(rows, [1])
     assert (found.n, found.problems, found.per_problem, found.contaminated) == (2, 2, [1.0, 0.5], [1])
     assert found.accuracy == 0.75 and found.pass_at == {1: 0.75, 2: 1.0}
     # One vote each for 1 and 2 on the second problem: half right.

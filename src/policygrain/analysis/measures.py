@@ -36,12 +36,17 @@ def over_units(results: StudyResults, by_seed: pd.Series) -> Difference:
     return student(values, unit_of(results.study))
 
 
-def accuracy(results: StudyResults, arm: str) -> pd.Series:
-    """Accuracy of the final model in percent, mean over benchmarks, by seed."""
+def _evaluations(results: StudyResults, arm: str) -> pd.DataFrame:
+    """The evaluations of an arm. NoResults if there is none."""
     rows = results.evaluations[results.evaluations["arm"] == arm]
     if rows.empty:
-        raise NoResults(f"no evaluation of {arm!r}: name it in an evaluated experiment, then `snakemake all`.")
-    return 100 * rows.groupby("seed")["accuracy"].mean()
+        raise NoResults(f"no evaluation of {arm!r}: name it in an experiment that is evaluated, then `snakemake all`.")
+    return rows
+
+
+def accuracy(results: StudyResults, arm: str) -> pd.Series:
+    """Accuracy of the final model in percent, mean over benchmarks, by seed. NoResults without an evaluation."""
+    return 100 * _evaluations(results, arm).groupby("seed")["accuracy"].mean()
 
 
 def accuracy_difference(
@@ -62,14 +67,8 @@ def paired_scores(
     scores for every seed that begins from it. ``benchmarks``: only these; ``column``: `per_problem` or `greedy`.
     NoResults if there is no such seed.
     """
-    table, scores = results.evaluations, []
-    for name in (arm, than):
-        rows = table[table["arm"] == name]
-        if rows.empty:
-            raise NoResults(
-                f"no evaluation of {name!r}: name it in an experiment that is evaluated, then `snakemake all`."
-            )
-        scores.append(rows.pivot(index="seed", columns="benchmark", values=column))
+    rows = [_evaluations(results, name) for name in (arm, than)]
+    scores = [of_arm.pivot(index="seed", columns="benchmark", values=column) for of_arm in rows]
     for i, name in enumerate((arm, than)):
         if name == START:
             trained = scores[1 - i].index
@@ -87,9 +86,7 @@ def paired_scores(
 
 def response_length(results: StudyResults, arm: str) -> pd.Series:
     """Tokens per sampled response of the final model on the benchmarks, by seed. NoResults without an evaluation."""
-    rows = results.evaluations[results.evaluations["arm"] == arm]
-    if rows.empty:
-        raise NoResults(f"no evaluation of {arm!r}: name it in an evaluated experiment, then `snakemake all`.")
+    rows = _evaluations(results, arm)
     sums = rows.assign(responses=rows["n"] * rows["problems"]).groupby("seed")[["tokens", "responses"]].sum()
     return sums["tokens"] / sums["responses"]
 
@@ -99,64 +96,49 @@ def length_difference(results: StudyResults, arm: str, than: str) -> Difference:
     return over_units(results, response_length(results, arm) - response_length(results, than))
 
 
-def runs_of(results: StudyResults, arm: str) -> pd.DataFrame:
-    """The steps of an arm's runs that have ended. NoResults if there is none."""
-    rows = results.steps_of_arms.get(arm)
-    if rows is None:
-        raise NoResults(f"no run of {arm!r} has ended: name it in an experiment, then `snakemake all`.")
-    return rows
-
-
-def reached(results: StudyResults, arm: str, than: str, by: str) -> pd.Series:
-    """The cost of ``arm`` to reach the final accuracy of ``than``, relative to the cost of ``than``: log2, by seed.
-
-    ``by``: `steps`, `tokens` or `seconds`. Accuracy is on validation problems; the final accuracy is the mean over the
-    last quarter of training. Infinite for a seed whose ``arm`` never reaches it. A cost of 0, before the first
-    optimizer step, counts as 1. NoResults if no seed has both arms.
-    """
-    column = {"steps": "total_updates", "tokens": "total_tokens", "seconds": "total_seconds"}[by]
-    costs, others = (_costs(results, name, column) for name in (arm, than))
-    ratios = {}
-    for seed in sorted(set(costs) & set(others)):
-        level = _last_quarter(others[seed])["accuracy"].mean()
-        cost, other = (
-            float(curve[column][curve["accuracy"] >= level - 1e-12].min()) or 1.0
-            for curve in (costs[seed], others[seed])
-        )
-        ratios[seed] = math.inf if math.isnan(cost) else math.log2(cost / other)
-    if not ratios:
-        raise NoResults(f"no seed of both {arm!r} and {than!r}: run `snakemake all`.")
-    return pd.Series(ratios, dtype=float)
-
-
-def _costs(results: StudyResults, arm: str, column: str) -> dict[int, pd.DataFrame]:
-    """Learning curves by seed, with the cost up to each validation; without the validation of the initial model."""
-    spent = {int(str(seed)): frame for seed, frame in runs_of(results, arm).groupby("seed")}
-    curves = {}
-    for seed, curve in learning_curve(results, arm).items():
-        # A step validates before it samples, so only the steps before it have been made.
-        before = spent[seed].set_index("step")[column].shift(1)
-        curves[seed] = curve.assign(**{column: before.loc[curve["at"]].to_numpy()}).iloc[1:]
-    return curves
-
-
-def _last_quarter(curve: pd.DataFrame) -> pd.DataFrame:
-    """The part of a learning curve after three quarters of training, and at least its last two validations."""
-    late = curve[curve["at"] >= 0.75 * curve["at"].iloc[-1]]
-    return late if len(late) > 1 else curve.iloc[-2:]
+COSTS = {"steps": "total_updates", "tokens": "total_tokens", "seconds": "total_seconds"}
 
 
 def learning_curve(results: StudyResults, arm: str) -> dict[int, pd.DataFrame]:
     """Validation accuracy of an arm by seed: columns `at` and `accuracy` (0 to 1), from the initial model to the end.
 
-    `at` is the number of training steps made before a validation. Seeds with fewer than two are left out.
+    `at` is the number of training steps made before a validation; `steps` (of the optimizer), `tokens` and `seconds`
+    are what they cost. Seeds with fewer than two validations are left out; runs that have not ended, too. NoResults
+    without a run, UserError without a curve.
     """
-    validated = runs_of(results, arm)[["seed", "step", "validation_accuracy"]].dropna()
-    validated = validated.rename(columns={"step": "at", "validation_accuracy": "accuracy"})
-    curves = {int(str(seed)): rows for seed, rows in validated.groupby("seed") if len(rows) > 1}
+    if (rows := results.steps_of_arms.get(arm)) is None:
+        raise NoResults(f"no run of {arm!r} has ended: name it in an experiment, then `snakemake all`.")
+    curves = {}
+    for seed, run in rows.groupby("seed"):
+        # A step validates before it samples, so only the steps before it have been made.
+        spent = run.reindex(columns=[*COSTS.values()]).shift(1).set_axis([*COSTS], axis="columns")
+        curve = spent.assign(at=run["step"], accuracy=run["validation_accuracy"]).dropna(subset="accuracy")
+        if len(curve) > 1:
+            curves[int(str(seed))] = curve
     if not curves:
         raise UserError(f"no run of {arm!r} was validated twice: lower `training.validate_every`.")
     return curves
+
+
+def reached(results: StudyResults, arm: str, than: str, by: str) -> pd.Series:
+    """The cost of ``arm`` to reach the final accuracy of ``than``, relative to the cost of ``than``: log2, by seed.
+
+    ``by``: a key of `COSTS`. Accuracy is on validation problems; the final accuracy is the mean over the last quarter
+    of training, and at least its last two validations. Infinite for a seed whose ``arm`` never reaches it. A cost of 0,
+    before the first optimizer step, counts as 1. NoResults if no seed has both arms.
+    """
+    curves, others = (learning_curve(results, name) for name in (arm, than))
+    ratios = {}
+    for seed in sorted(set(curves) & set(others)):
+        # The initial model has cost nothing.
+        curve, other = curves[seed].iloc[1:], others[seed].iloc[1:]
+        late = other[other["at"] >= 0.75 * other["at"].iloc[-1]]
+        level = (late if len(late) > 1 else other.iloc[-2:])["accuracy"].mean() - 1e-12
+        costs = [float(one.loc[one["accuracy"] >= level, by].min()) or 1.0 for one in (curve, other)]
+        ratios[seed] = math.inf if math.isnan(costs[0]) else math.log2(costs[0] / costs[1])
+    if not ratios:
+        raise NoResults(f"no seed of both {arm!r} and {than!r}: run `snakemake all`.")
+    return pd.Series(ratios, dtype=float)
 
 
 def auc(results: StudyResults, arm: str) -> pd.Series:

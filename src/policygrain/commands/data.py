@@ -153,9 +153,9 @@ def evaluate_models(
     claim_gpu()
     evaluate(evaluation, {f"{name}/seed0": folder for name, folder in folders.items()}, results.data, results)
     header, rows = leaderboard(results)
-    atomic_text(out / "leaderboard.md", markdown_table(header, rows, "llrrlr"))
+    atomic_text(out / "leaderboard.md", markdown_table(header, rows, "lllr"))
     print(
-        "In %, with 95% intervals over problems; n responses per problem.\n", *columns(rows, header, "llrrlr"), sep="\n"
+        "In %, with 95% intervals over problems; n responses per problem.\n", *columns(rows, header, "lllr"), sep="\n"
     )
 
 

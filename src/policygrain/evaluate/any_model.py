@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from .. import digests
-from ..analysis import Estimate, accuracy
+from ..analysis import accuracy
 from ..data.golds import check_golds
 from ..data.problem import write_problems
 from ..data.sets import published_sampling
@@ -149,38 +149,31 @@ FAILURES = ("timeout", "error")  # of the grader; counted as incorrect
 def leaderboard(results: StudyFolder) -> tuple[list[str], list[list[str]]]:
     """The table of all models in ``results`` as (header, rows): a row per benchmark, the best model first.
 
-    In %: accuracy with its 95% interval over problems, pass@k, maj@n, and the shares of responses without an answer
+    In %: accuracy with its 95% interval over problems, maj@n, pass@k, and the shares of responses without an answer
     (`unparsable`), that the grader failed on (`not graded`) or that ended at the length limit (`truncated`).
     """
     found = {name.rpartition("/")[0]: model_evaluation(folder) for name, folder in results.evaluations()}
     if len({digests.of_json(e.protocol | {"model": None, "prompt": None}) for e in found.values()}) > 1:
         raise UserError(f"{results.path}: its models were evaluated under different protocols, or on other problems.")
-    models = [(name, evaluation.records) for name, evaluation in found.items()]
-    models.sort(key=lambda model: -fmean(record.accuracy for record in model[1]))
-    ks = sorted({k for _, records in models for record in records for k in record.pass_at} - {1})
-    header = ["model", "benchmark", "problems", "n", "accuracy", *(f"pass@{k}" for k in ks), "maj@n"]
-    header += ["unparsable", "not graded", "truncated"]
-    rows = []
-    for name, records in models:
+    rows: list[dict[str, str]] = []
+    for name, evaluation in sorted(found.items(), key=lambda item: -fmean(r.accuracy for r in item[1].records)):
+        records = evaluation.records
         if len(records) > 1:
-            average = _interval(accuracy([np.array([record.per_problem]) for record in records]))
-            rows.append([name, "average", "", "", average, *[""] * (len(header) - 5)])
-        rows += [[name, *_scores(record, ks)] for record in records]
-    return header, rows
+            rows.append({"model": name, "benchmark": "average", "accuracy": _accuracy(*records)})
+        for record in records:
+            row = {"model": name, "benchmark": record.benchmark, "accuracy": _accuracy(record)}
+            responses = sum(record.outcomes.values())
+            failed = {"unparsable": record.outcomes.get("unparsable", 0)}
+            failed["not graded"] = sum(record.outcomes.get(kind, 0) for kind in FAILURES)
+            shares = {"maj@n": record.majority} | {kind: count / responses for kind, count in failed.items()}
+            shares |= {"truncated": record.truncated} | {f"pass@{k}": v for k, v in record.pass_at.items() if k > 1}
+            texts = {key: f"{100 * share:.1f}" for key, share in shares.items() if share is not None}
+            rows.append(row | {"problems": str(record.problems), "n": str(record.n)} | texts)
+    header = list(dict.fromkeys(key for row in rows for key in row))
+    return header, [[row.get(key, "") for key in header] for row in rows]
 
 
-def _scores(record: BenchmarkRecord, ks: list[int]) -> list[str]:
-    responses = sum(record.outcomes.values())
-    failed = [record.outcomes.get("unparsable", 0), sum(record.outcomes.get(kind, 0) for kind in FAILURES)]
-    shares = [*(record.pass_at.get(k) for k in ks), record.majority, *(n / responses for n in failed), record.truncated]
-    return [
-        record.benchmark,
-        str(record.problems),
-        str(record.n),
-        _interval(accuracy([np.array([record.per_problem])])),
-        *("" if share is None else f"{100 * share:.1f}" for share in shares),
-    ]
-
-
-def _interval(estimate: Estimate) -> str:
+def _accuracy(*records: BenchmarkRecord) -> str:
+    """`50.0 [38.1, 61.9]`, of one benchmark or the average of several."""
+    estimate = accuracy([np.array([record.per_problem]) for record in records])
     return f"{100 * estimate.mean:.1f} [{100 * estimate.low:.1f}, {100 * estimate.high:.1f}]"

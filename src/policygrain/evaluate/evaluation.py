@@ -52,7 +52,7 @@ def evaluate(
     """
     problems = {b.name: with_repeats(read_problems(data.benchmark(b.name))) for b in evaluation.benchmarks}
     longest = max(b.sampling.max_tokens for b in evaluation.benchmarks)
-    seen = {name: contaminated(data, name) for name in problems}
+    seen = {name: _positions(contaminated(data, name), listed) for name, listed in problems.items()}
     made_at, keys = commit(), {}
     with ExitStack() as stack:
         tests = any(problem.options.tests for listed in problems.values() for problem in listed)
@@ -70,7 +70,10 @@ def evaluate(
             folder, key = results.evaluation(name), digests.of_json(under)
             keys[name] = key
             if (there := _evaluation(folder)) is not None and there.key == key and folder.samples.exists():
-                _update_contaminated(there, folder, problems, seen)
+                # No response depends on which problems are among the training prompts; that alone may have changed.
+                records = [r.model_copy(update={"contaminated": seen[r.benchmark]}) for r in there.records]
+                if records != there.records:
+                    write_record(folder.record, there.model_copy(update={"records": records}))
                 continue
             queries = queries_of(evaluation, problems, renderer)
             with clock("engine"):
@@ -107,20 +110,8 @@ def _evaluation(folder: EvaluationFolder) -> ModelEvaluation | None:
         return None
 
 
-def _update_contaminated(
-    there: ModelEvaluation,
-    folder: EvaluationFolder,
-    problems: Mapping[str, Collection[Problem]],
-    seen: Mapping[str, Collection[str]],
-) -> None:
-    """Update which problems are among the training prompts, if that has changed; no response depends on it."""
-    records = []
-    for record in there.records:
-        ids = [problem.id for problem in problems[record.benchmark]]
-        positions = [i for i, identity in enumerate(ids) if identity in seen[record.benchmark]]
-        records.append(record.model_copy(update={"contaminated": positions}))
-    if records != there.records:
-        write_record(folder.record, there.model_copy(update={"records": records}))
+def _positions(ids: Collection[str], problems: Collection[Problem]) -> list[int]:
+    return [position for position, problem in enumerate(problems) if problem.id in ids]
 
 
 def _engine(name: str, folder: str) -> Engine:

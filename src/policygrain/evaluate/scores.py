@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import comb
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,19 +29,19 @@ def grade(
     texts: Sequence[str],
     graders: Mapping[str, Grader],
     folder: EvaluationFolder,
-    contaminated: Mapping[str, Collection[str]],
+    contaminated: Mapping[str, list[int]],
 ) -> list[BenchmarkRecord]:
     """Grade all responses and write each with its outcome into ``folder``; returns one record per benchmark.
 
-    ``graders``: by extraction protocol. ``contaminated``: benchmark → ids of the problems that are among the training
-    prompts.
+    ``graders``: by extraction protocol. ``contaminated``: benchmark → positions of the problems that are among the
+    training prompts.
     """
     records, written = [], []
     answered = list(zip(queries, responses, texts, strict=True))
     for benchmark in benchmarks:
         asked = [answer for answer in answered if benchmark.name in answer[0].benchmarks]
         rows = _samples(benchmark, asked, graders[benchmark.extraction])
-        record = score(rows, contaminated.get(benchmark.name, ()))
+        record = score(rows, contaminated[benchmark.name])
         has_tests = bool(asked[0][0].problem.options.tests)  # programs are not answers to vote on
         records.append(record.model_copy(update={"majority": None} if has_tests else {}))
         written += rows
@@ -86,7 +86,7 @@ def write_samples(path: Path, rows: Sequence[EvaluatedSample]) -> None:
     atomic_bytes(path, table.to_parquet(index=False))
 
 
-def score(rows: Sequence[EvaluatedSample], contaminated: Collection[str] = ()) -> BenchmarkRecord:
+def score(rows: Sequence[EvaluatedSample], contaminated: list[int]) -> BenchmarkRecord:
     """One benchmark's record: a score per problem, in the order of the problem file, and summaries over problems.
 
     They are of sampled responses; greedily decoded ones have scores alone.
@@ -107,7 +107,7 @@ def score(rows: Sequence[EvaluatedSample], contaminated: Collection[str] = ()) -
         problems=len(by_problem),
         accuracy=statistics.fmean(scores),
         per_problem=scores,
-        contaminated=[position for position, identity in enumerate(by_problem) if identity in contaminated],
+        contaminated=contaminated,
         pass_at={k: statistics.fmean(pass_at_k(n, c, k) for n, c in counts) for k in powers_of_two(least)},
         majority=sum(votes) / len(votes),
         outcomes=dict(Counter(r.outcome for r in rows)),

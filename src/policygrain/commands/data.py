@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -183,9 +182,6 @@ def grade(
     from ..grading.grade_file import grade
     from ..grading.math import TIME_LIMIT
 
-    for name, value in (("seconds", seconds), ("relative-tolerance", relative_tolerance)):
-        if value is not None and not math.isfinite(value):
-            raise UserError(f"--{name} {value}: expected a finite number.")
     check_out(out)
     options = Options(relative_tolerance=relative_tolerance, list_answer=list_answer)
     with MathGrader(workers, seconds or TIME_LIMIT, extraction=extraction) as grader:

@@ -19,7 +19,7 @@ from policygrain.study.schema import Prompt
 
 from ..support.files import write_lines
 from ..support.problem_sets import SEVEN, study_with
-from ..support.small import SMALL, small_study
+from ..support.small import SMALL
 
 GOOD = '{"id": "own-1", "problem": "1+1", "answer": "2"}'
 
@@ -76,21 +76,17 @@ def test_own_answers(name, tmp_path, capsys):
     assert says in printed.out + printed.err
 
 
-@pytest.mark.parametrize("name", ["own.parquet", "own.json", "own.csv"])
-def test_other_formats_are_refused(name, tmp_path, capsys):
-    (tmp_path / name).touch()
-    assert main(["data", "check", name, "--root", str(tmp_path)]) == 2
-    assert ".jsonl" in capsys.readouterr().err
+def test_other_formats_are_refused(capsys):
+    for name in ("own.parquet", "own.json", "own.csv"):
+        assert main(["data", "check", name]) == 2
+        assert ".jsonl" in capsys.readouterr().err
 
 
 def test_rendered_prompts_of_the_seven_benchmarks_decode_to_their_text(benchmarks_folder):
-    problems = {name: load(name, benchmarks_folder) for name in SEVEN}
-    tokenizer = bpe_tokenizer([p.problem for p in problems["math500"][:100]], 512)
-    renderer = PromptRenderer(tokenizer, Prompt(template="{problem}\nPut the final answer in \\boxed{}.\n"))
-    for name, found in problems.items():
-        for problem in found[:40]:
-            ids = renderer.ids(problem.problem)
-            assert tokenizer.decode(ids) == f"{problem.problem}\nPut the final answer in \\boxed{{}}.\n", name
+    texts = [problem.problem for name in SEVEN for problem in load(name, benchmarks_folder, 40)]
+    tokenizer, end = bpe_tokenizer(texts[:100], 512), "\nPut the final answer in \\boxed{}.\n"
+    renderer = PromptRenderer(tokenizer, Prompt(template="{problem}" + end))
+    assert [tokenizer.decode(renderer.ids(text)) for text in texts] == [text + end for text in texts]
 
 
 SYSTEM = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
@@ -98,7 +94,7 @@ REFUSES = "{% if messages[0].role == 'system' %}{{ raise_exception('no system ro
 IGNORES = "{% for m in messages if m.role != 'system' %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 THINKS = SYSTEM + "{% if not enable_thinking %}<think></think>{% endif %}"
 # Template, system prompt, arguments, and the prompt for `1+1`.
-REPORTED_TEMPLATES: list[tuple[str, str, dict[str, Any], str]] = [
+TEMPLATES: list[tuple[str, str, dict[str, Any], str]] = [
     (SYSTEM, "be brief", {}, "<system>be brief<user>1+1<assistant>"),
     (REFUSES, "be brief", {}, "<user>be brief\n\n1+1<assistant>"),
     (REFUSES, "", {}, "<user>1+1<assistant>"),
@@ -108,7 +104,7 @@ REPORTED_TEMPLATES: list[tuple[str, str, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("template", "system", "arguments", "prompt"), REPORTED_TEMPLATES)
+@pytest.mark.parametrize(("template", "system", "arguments", "prompt"), TEMPLATES)
 def test_chat_templates_with_and_without_a_system_role(template, system, arguments, prompt):
     tokenizer = character_tokenizer()
     tokenizer.chat_template = template
@@ -119,19 +115,16 @@ def test_chat_templates_with_and_without_a_system_role(template, system, argumen
     assert renderer.digest not in [PromptRenderer(tokenizer, other).digest for other in others]
 
 
-@pytest.mark.parametrize(
-    ("template", "says"), [(None, r"prompt\.chat"), ("{{ raise_exception('never') }}", "cannot be used: never")]
-)
-def test_a_chat_template_that_is_missing_or_refuses_every_message_is_said(template, says):
+def test_a_chat_template_that_is_missing_or_refuses_every_message_is_said():
     tokenizer = character_tokenizer()
-    tokenizer.chat_template = template
-    with pytest.raises(UserError, match=says):
-        PromptRenderer(tokenizer, Prompt(chat=True)).text("1+1")
+    for template, says in ((None, r"prompt\.chat"), ("{{ raise_exception('never') }}", "cannot be used: never")):
+        tokenizer.chat_template = template
+        with pytest.raises(UserError, match=says):
+            PromptRenderer(tokenizer, Prompt(chat=True)).text("1+1")
 
 
 def test_prompts_begin_as_the_tokenizer_begins_texts():
     """With the beginning-of-sequence token where it adds one, and without the end that some add."""
-
     plain = PromptRenderer(character_tokenizer(), Prompt(template="{problem}"))
     tokenizer = character_tokenizer()
     tokenizer.add_special_tokens({"bos_token": "<bos>"})
@@ -145,64 +138,49 @@ def test_prompts_begin_as_the_tokenizer_begins_texts():
     assert tokenizer.bos_token_id not in PromptRenderer(tokenizer, Prompt(template="{problem}", chat=True)).ids("1+1")
 
 
-def test_a_missing_or_wrong_set_stops_a_study_before_anything_is_spent(tmp_path):
-    benchmarks: list[dict[str, object]] = [{"name": "m", "source": "math500"}]
-    with pytest.raises(
-        UserError, match=rf"evaluation\.benchmarks\[0\]\.source: .*policygrain data fetch math500 --root {tmp_path}"
-    ):
-        check_sources(study_with(["count"], benchmarks, tmp_path))
-    (tmp_path / "math500.jsonl").write_text('{"problem": "1+1", "answer": "2"}\n')
-    with pytest.raises(UserError, match=r"1 problems instead of 500.*data fetch math500"):
-        check_sources(study_with(["count"], benchmarks, tmp_path))
-    with pytest.raises(UserError, match=r"data\.train\[0\]: 'gsm8k_trian'.*Did you mean 'gsm8k_train'"):
-        check_sources(study_with(["gsm8k_trian"], [{"name": "count", "source": "count"}], tmp_path))
-    study = study_with(["count", "no.jsonl"], [{"name": "count", "source": "count"}], tmp_path)
-    with pytest.raises(UserError, match=r"data\.train\[1\]: \S*no\.jsonl: no such dataset file"):
-        prepare(study, DataFolder(tmp_path / "data"))
-    assert [path.name for path in tmp_path.iterdir()] == ["math500.jsonl"], "nothing was written"
+COUNT = {"name": "count", "source": "count"}
+# Training sources, a benchmark, and what is said where the folder holds a wrong file of AIME 2025.
+MISSING = [
+    (["count"], "math500", r"evaluation\.benchmarks\[0\]\.source: .*policygrain data fetch math500 --root "),
+    (["count"], "aime25", r"1 problems instead of 30.*data fetch aime25"),
+    (["gsm8k_trian"], "count", r"data\.train\[0\]: 'gsm8k_trian'.*Did you mean 'gsm8k_train'"),
+    (["count", "no.jsonl"], "count", r"data\.train\[1\]: \S*no\.jsonl: no such dataset file"),
+]
+
+
+@pytest.mark.parametrize(("train", "benchmark", "says"), MISSING)
+def test_a_missing_or_wrong_source_stops_a_study(train, benchmark, says, tmp_path):
+    write_lines(tmp_path / "aime25.jsonl", [json.loads(GOOD)])
+    with pytest.raises(UserError, match=says):
+        check_sources(study_with(train, [{"name": "b", "source": benchmark}], tmp_path))
 
 
 def test_sources_are_looked_for_in_the_folder_of_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("POLICYGRAIN_DATA", str(tmp_path))
-    study = small_study(data={"train": ["own.jsonl"]}, model={"warm_start": {"steps": 0}})
-    with pytest.raises(UserError, match=rf"data\.train\[0\]: {tmp_path}/own\.jsonl: no such dataset file"):
-        check_sources(study)
-    (tmp_path / "own.jsonl").write_text('{"problem": "1+1", "answer": "2"}\n')
-    check_sources(study)
+    write_lines(tmp_path / "own.jsonl", [json.loads(GOOD)])
+    assert load("own.jsonl", None) == read_problems(tmp_path / "own.jsonl")
 
 
 def test_registered_sets_in_a_study(benchmarks_folder, tmp_path):
     names = ["minerva", "olympiadbench", "amc23", "omni_math_rule"]
-    benchmarks: list[dict[str, object]] = [{"name": name, "source": name} for name in names]
-    study = study_with(
-        ["gsm8k_train"], [*benchmarks, {"name": "few", "source": "math500", "size": 7}], benchmarks_folder
-    )
-    prepare(study, DataFolder(tmp_path))
+    benchmarks = [*({"name": name, "source": name} for name in names), {"name": "few", "source": "math500", "size": 7}]
+    prepare(study_with(["gsm8k_train"], benchmarks, benchmarks_folder), DataFolder(tmp_path))
     prepared = {name: read_problems(tmp_path / "benchmarks" / f"{name}.jsonl") for name in [*names, "few"]}
-    assert {name: len(problems) for name, problems in prepared.items()} == {
-        **{name: SETS[name].count for name in names},
-        "few": 7,
-    }
+    counts = {name: SETS[name].count for name in names} | {"few": 7}
+    assert {name: len(problems) for name, problems in prepared.items()} == counts
     assert all(p.options.relative_tolerance == 0.01 and not p.options.list_answer for p in prepared["minerva"])
     assert sum(p.options.list_answer for p in prepared["olympiadbench"]) == 94
     assert list(filter(None, (p.options.absolute_tolerance for p in prepared["olympiadbench"]))) == [0.1]
+    assert [sum(p.options.text for p in prepared[name]) for name in names] == [5, 3, 0, 11]
     assert len(read_problems(tmp_path / "train.jsonl")) == SMALL["data"]["train_size"]
-    assert set(json.loads((tmp_path / "contamination.json").read_text())["overlaps"]) == {*names, "few"}
 
 
-def test_synthetic_splits_are_not_compared(tmp_path):
-    """They share no question by construction, but many of their words."""
-    prepare(small_study(), DataFolder(tmp_path))
-    assert json.loads((tmp_path / "contamination.json").read_text())["overlaps"] == {"count": []}
-    assert contaminated(DataFolder(tmp_path), "count") == set()
-
-
-def test_contamination_of_files_is_written_with_the_data(tmp_path):
+def test_contamination_is_written_with_the_data(tmp_path):
+    """Of files: splits of a family share no question by construction, but many of their words."""
     texts = [f"How many ways are there to place {i} rooks on a board of side {i * i} apart?" for i in range(40)]
     write_lines(tmp_path / "train.jsonl", [{"id": "same", "problem": text, "answer": "1"} for text in texts])
-    new = "Name the smallest prime that has seven digits, all of them odd."
-    asked = {"seen": texts[3].upper(), "new": new}
+    asked = {"seen": texts[3].upper(), "new": "Name the smallest prime that has seven digits, all of them odd."}
     write_lines(tmp_path / "test.jsonl", [{"id": i, "problem": text, "answer": "1"} for i, text in asked.items()])
-    study = study_with(["train.jsonl"], [{"name": "test", "source": "test.jsonl"}], tmp_path)
-    prepare(study, DataFolder(tmp_path / "data"))
-    assert contaminated(DataFolder(tmp_path / "data"), "test") == {"seen"}
+    study = study_with(["count", "train.jsonl"], [COUNT, {"name": "test", "source": "test.jsonl"}], tmp_path)
+    prepare(study, data := DataFolder(tmp_path / "data"))
+    assert contaminated(data, "test") == {"seen"} and contaminated(data, "count") == set()

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -186,12 +187,9 @@ def write(path: Path, *names: str) -> None:
 @pytest.mark.parametrize("name", SAID)
 def test_what_is_wrong_with_tests_is_said(name, tmp_path):
     write(path := tmp_path / "own.jsonl", name)
-    if SAID[name][2]:
-        with pytest.raises(UserError) as caught:
-            check_golds([path], "numeric")
-        assert SAID[name][2] in str(caught.value) and "own.jsonl: own-00001: " in str(caught.value)
-    else:
+    with pytest.raises(UserError, match=r"own\.jsonl: own-00001: ") if SAID[name][2] else nullcontext() as caught:
         check_golds([path], "numeric")
+    assert not caught or SAID[name][2] in str(caught.value)
 
 
 def test_the_command_that_checks_data_says_it_too(tmp_path, capsys):

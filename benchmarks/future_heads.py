@@ -30,17 +30,16 @@ from policygrain.data.prompts import PromptRenderer
 from policygrain.files import read_json
 from policygrain.grading import NumericGrader
 from policygrain.model import tiny
+from policygrain.model.engine import Rollout, open_engine
 from policygrain.model.loading import load_model
-from policygrain.model.open_engine import open_engine
 from policygrain.model.tiny import finetune
 from policygrain.objective import Method, method
 from policygrain.paths import RunFolder
 from policygrain.study.schema import Prompt, TinyModel, Training, WarmStart
-from policygrain.train.head_warm_up import warm_up
-from policygrain.train.policy import Policy, build_heads
-from policygrain.train.rollout_batch import prepare
-from policygrain.train.rollouts import Collector, PromptStream, Rollouts
-from policygrain.train.update import minibatches, update
+from policygrain.train.batch import minibatches, score
+from policygrain.train.loop import warm_up_heads
+from policygrain.train.policy import Policy, build_heads, update
+from policygrain.train.rollouts import Collector, PromptStream
 
 SETTINGS = Training(prompts_per_step=12, group=8, updates_per_batch=4, max_tokens=112, threads=1)
 SIDES = {
@@ -49,12 +48,12 @@ SIDES = {
 }
 
 
-def one_step(chosen: Method, start: Policy, rollouts: Rollouts) -> float:
+def one_step(chosen: Method, start: Policy, rollouts: list[Rollout]) -> float:
     """Seconds of scoring a batch and making its updates, on a copy of the policy."""
     model, heads = copy.deepcopy(start.model), copy.deepcopy(start.heads) if chosen.n_mtp_heads else None
     policy = Policy.of(model, start.tokenizer, start.reference, chosen, SETTINGS, heads)
     begin = time.perf_counter()
-    batch, _ = prepare(rollouts, policy, chosen, SETTINGS)
+    batch, _ = score(rollouts, policy, chosen, SETTINGS)
     for rows in minibatches(SETTINGS.prompts_per_step, SETTINGS.group, SETTINGS.updates_per_batch, seed=0):
         update(policy, batch.rows(rows), chosen, SETTINGS)
     return time.perf_counter() - begin
@@ -79,11 +78,11 @@ def main() -> None:
         renderer = PromptRenderer(tokenizer, Prompt())
         sampler = SIDES["backbone"].sampler
         collector = Collector(PromptStream(problems, 0), engine, NumericGrader(), renderer, sampler, SETTINGS, seed=0)
-        rollouts = collector.collect(Clock())
+        rollouts, _ = collector.collect(policy_model, 0, Clock())
         foreseen, run = SIDES["heads"], RunFolder(Path(folder))
         heads = build_heads(policy_model, foreseen, 0)
         policy = Policy.of(policy_model, tokenizer, reference, foreseen, SETTINGS, heads)
-        warm_up(policy, foreseen, collector, run)
+        warm_up_heads(policy, foreseen, collector, run)
         cost = read_json(run.mtp_heads)
         seconds: dict[str, list[float]] = {name: [] for name in SIDES}
         for _ in range(1 + arguments.rounds):

@@ -55,19 +55,18 @@ from policygrain.data.prompts import PromptRenderer
 from policygrain.files import read_json_lines
 from policygrain.grading import Outcome
 from policygrain.model import loading
-from policygrain.model.engine import Response
-from policygrain.model.loading import load_model, recompute_layers
-from policygrain.model.open_engine import open_engine
-from policygrain.model.precision import set_compute_dtype
+from policygrain.model.device import set_compute_dtype
+from policygrain.model.engine import Rollout, open_engine
+from policygrain.model.loading import load_model
+from policygrain.model.scoring import recompute_layers
 from policygrain.objective import method
 from policygrain.paths import RunFolder
 from policygrain.study.schema import Model, Prompt
-from policygrain.train import checkpoint, update
-from policygrain.train.loop import Trainer
+from policygrain.train import policy as updates
+from policygrain.train.batch import minibatches, score
+from policygrain.train.loop import Run, tokens_at_once, train_policy
 from policygrain.train.policy import Policy, open_policy
-from policygrain.train.rollout_batch import prepare
-from policygrain.train.rollouts import Collector, PromptStream, Rollouts
-from policygrain.train.steps import tokens_at_once
+from policygrain.train.rollouts import Collector, PromptStream
 
 COUNTED, CACHE_GIB = 6, 12  # steps; GiB of TRL's engine when it is tuned: weights, activations, and a cache like ours
 SECTION_SECONDS = 200
@@ -94,8 +93,8 @@ class InTurn(PromptStream):
         return [*range(len(self.problems))]
 
 
-class Timed(Trainer):
-    """The trainer of a run, without the validation and the saved model at the end."""
+class Timed(Run):
+    """A run without the validation and the saved model at the end."""
 
     def finish(self) -> Any:
         self.log.flush()
@@ -114,9 +113,7 @@ def ours(start: str, work: Work, device: str, counted: int, checkpoint_every: in
     collector = Collector(InTurn(problems, 0), engine, coin, renderer, chosen.sampler, settings, 0, False)
     with tempfile.TemporaryDirectory() as folder:
         run = RunFolder(Path(folder))
-        trainer = Timed(policy, chosen, collector, problems[:1], run)
-        with checkpoint.Writer(run.checkpoints) as trainer.checkpoints:
-            trainer.train()
+        train_policy(Timed(policy, chosen, collector, problems[:1], run), policy)
         rows = read_json_lines(run.timings)
         tokens = [row["response_length_mean"] * work.prompts * work.group for row in read_json_lines(run.metrics)]
     report = {
@@ -196,15 +193,14 @@ def trl(start: str, work: Work, device: str, counted: int, tuned: bool) -> dict[
     return {"steps": [b - a for a, b in itertools.pairwise(ends)], "tokens": statistics.mean(lengths[1:])}
 
 
-def made_up(work: Work, vocabulary: int) -> Rollouts:
+def made_up(work: Work, vocabulary: int) -> list[Rollout]:
     draw = random.Random(0)
     prompts = [[draw.randrange(3, 50) for _ in range(work.prompt_tokens)] for _ in range(work.prompts)]
-    groups = [
-        [Response([draw.randrange(2, vocabulary) for _ in range(work.tokens)], False, []) for _ in range(work.group)]
-        for _ in prompts
+    return [
+        Rollout(prompt, [draw.randrange(2, vocabulary) for _ in range(work.tokens)], False, [], draw.randrange(2))
+        for prompt in prompts
+        for _ in range(work.group)
     ]
-    rewards = torch.tensor([[float(draw.random() < 0.5) for _ in range(work.group)] for _ in prompts])
-    return Rollouts(prompts, groups, rewards, rewards, len(prompts), 0, 0.5, work.prompts * work.tokens)
 
 
 @contextmanager
@@ -215,21 +211,21 @@ def any_order() -> Iterator[None]:
 def parts(start: str, work: Work, device: str, shape: str) -> dict[str, Any]:
     """Seconds of log-probabilities and of a step's updates: layers as in transformers, with fused norms, by Liger."""
     settings, chosen, report = work.settings(device, "transformers", 1), method("grpo"), {}
-    rollouts, fuse, fixed_order = made_up(work, SHAPES[shape]["vocab_size"]), loading.fuse_layers, update.fixed_order
+    rollouts, fuse, fixed_order = made_up(work, SHAPES[shape]["vocab_size"]), loading.fuse_layers, updates.fixed_order
     ways: dict[str, Any] = {"transformers": lambda model: None, "fused norms": lambda model: fuse(model, False)}
     if device == "cuda" and importlib.util.find_spec("liger_kernel"):
         ways |= {"liger": lambda model: fuse(model, True), "liger, any order": lambda model: fuse(model, True)}
     for name, loading.fuse_layers in ways.items():
-        update.fixed_order = any_order if name.endswith("any order") else fixed_order
+        updates.fixed_order = any_order if name.endswith("any order") else fixed_order
         policy: Any = open_policy(start, Model(), chosen, settings, 0)
         seconds = []
         for _ in range(4):
             begin = time.perf_counter()
-            batch, _ = prepare(rollouts, policy, chosen, settings)
+            batch, _ = score(rollouts, policy, chosen, settings)
             synchronise(device)
             middle = time.perf_counter()
-            for rows in update.minibatches(work.prompts, work.group, work.updates, seed=0):
-                update.update(policy, batch.rows(rows), chosen, settings)
+            for rows in minibatches(work.prompts, work.group, work.updates, seed=0):
+                updates.update(policy, batch.rows(rows), chosen, settings)
             synchronise(device)
             seconds.append((middle - begin, time.perf_counter() - middle))
         report[name] = {
@@ -253,12 +249,12 @@ def published(device: str) -> dict[str, Any]:
     settings, chosen = work.settings(device, "transformers", 1), method("grpo")
     tokenizer = type("Tokenizer", (), {"pad_token_id": 0})()
     policy = Policy.of(model.train(), tokenizer, model, chosen, settings)
-    batch, _ = prepare(made_up(work, model.config.vocab_size), policy, chosen, settings)
+    batch, _ = score(made_up(work, model.config.vocab_size), policy, chosen, settings)
     seconds = []
     for _ in range(6):
         synchronise(device)
         begin = time.perf_counter()
-        update.update(policy, batch, chosen, settings)
+        updates.update(policy, batch, chosen, settings)
         synchronise(device)
         seconds.append(time.perf_counter() - begin)
     return {"seconds": seconds[1:], "tokens_per_second": tokens / statistics.median(seconds[1:])}

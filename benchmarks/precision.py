@@ -20,21 +20,21 @@ from common import parser_of, provenance, save
 from policygrain.data.families import generate
 from policygrain.data.prompts import PromptRenderer
 from policygrain.grading import NumericGrader
-from policygrain.model.engine import Request, Response
+from policygrain.model.device import set_compute_dtype
+from policygrain.model.engine import Request, Rollout
 from policygrain.model.loading import load_model
-from policygrain.model.precision import set_compute_dtype
 from policygrain.model.torch_engine import TorchEngine
 from policygrain.paths import RunFolder
 from policygrain.provenance import seed_of
 from policygrain.study import load_study
-from policygrain.train.rollout_batch import SAVED_TYPES
+from policygrain.train.checkpoint import SAVED_TYPES
 
 STUDY = Path(__file__).parents[1] / "studies" / "smollm2.yaml"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 SAMPLES, TOKENS, TEMPERATURE = 4, 32, 0.7
 
 
-def log_probs(model: PreTrainedModel, requests: list[Request], responses: list[Response]) -> torch.Tensor:
+def log_probs(model: PreTrainedModel, requests: list[Request], responses: list[Rollout]) -> torch.Tensor:
     """Log-probabilities of all response tokens, one sequence at a time."""
     found = []
     with torch.inference_mode():

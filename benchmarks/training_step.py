@@ -55,18 +55,17 @@ from policygrain.data.problem import Problem
 from policygrain.data.prompts import PromptRenderer
 from policygrain.grading import NumericGrader
 from policygrain.model import tiny
+from policygrain.model.device import compute_dtype, resolve_compute
+from policygrain.model.engine import open_engine
 from policygrain.model.loading import load_model
-from policygrain.model.open_engine import open_engine
-from policygrain.model.precision import compute_dtype, resolve_compute
 from policygrain.model.tiny import finetune
 from policygrain.objective import method
 from policygrain.provenance import seed_of
 from policygrain.study import load_study
 from policygrain.study.schema import Model, Prompt, TinyModel, Training, WarmStart
-from policygrain.train.policy import open_policy
-from policygrain.train.rollout_batch import prepare
+from policygrain.train.batch import minibatches, score
+from policygrain.train.policy import open_policy, update
 from policygrain.train.rollouts import Collector, PromptStream
-from policygrain.train.update import minibatches, update
 
 SEED = 0
 WARM_UP = 1  # steps of each side that are not counted
@@ -145,19 +144,18 @@ class PolicyGrain:
         settings, clock = self.work.settings, Clock()
         self.policy.model.load_state_dict(self.start)
         begin = time.perf_counter()
-        self.engine.load_weights(self.policy.model)
-        rollouts = self.collector.collect(clock)
+        rollouts, counts = self.collector.collect(self.policy.model, 0, clock)
         with clock("log_probs"):
-            batch, metrics = prepare(rollouts, self.policy, self.method, settings)
+            batch, metrics = score(rollouts, self.policy, self.method, settings)
         cut = settings.prompts_per_step, settings.group, settings.updates_per_batch
         with clock("update"):
             for rows in minibatches(*cut, seed_of("minibatches", SEED, number)):
                 update(self.policy, batch.rows(rows), self.method, settings)
         seconds = time.perf_counter() - begin
-        prompts = sum(len(ids) for ids in rollouts.prompts)
+        prompts = sum(len(rollout.prompt) for rollout in rollouts[:: settings.group])
         return {
             "seconds": seconds,
-            "tokens": rollouts.tokens,
+            "tokens": counts["sampled_tokens"],
             "reward": metrics["reward_mean"],
             "prompt_tokens": prompts,
             **{f"seconds_{name}": clock.seconds[name] for name in ("generate", "log_probs", "update")},

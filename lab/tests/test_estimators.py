@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from policygrain.files import read_json_lines
-from policygrain.model.logprobs import score_tokens
+from policygrain.model.scoring import score_tokens
 from policygrain.objective.aggregate import Aggregation
 from policygrain.paths import DataFolder
 from policygrain_lab.measured import gradients
@@ -80,7 +80,7 @@ def test_the_true_gradient_of_an_aggregation_is_that_of_its_unbiased_estimator(
     chosen = plain(study.method("own"))
     with open_measured_policy(study, "token", 0, str(made[1]), DataFolder(made[0])) as bench:
         pool = bench.pool(9, "truth", 1, needs=frozenset({"groups"}))
-        (update,) = gradients.estimate(bench, pool.batch, pool.rollouts.rewards, [chosen], 7).updates
+        (update,) = gradients.estimate(bench, pool.batch, pool.rewards, [chosen], 7).updates
         (truth,), _ = measure_truths(bench, 9, 3, [chosen.aggregation], 1)
     assert update is not None and torch.linalg.vector_norm(update) > 0
     assert torch.allclose(truth.mean, update, rtol=1e-3, atol=1e-5 * float(update.abs().max()))
@@ -107,10 +107,10 @@ def test_an_update_is_the_gradient_that_training_follows(made: tuple[Path, Path]
         pool = bench.pool(3, "test", needs=frozenset({"reference", "groups"}))
         bench.update(pool.batch, bench.reference)
         methods = [plain(STUDY.method(name)) for name in METHODS if name != "covariance"]
-        found = gradients.estimate(bench, pool.batch, pool.rollouts.rewards, methods, 7)
-        scores = score_tokens(bench.policy.model, pool.batch.sequences, 1.0)
+        found = gradients.estimate(bench, pool.batch, pool.rewards, methods, 7)
+        scores = score_tokens(bench.policy.model, pool.batch.rollouts, 1.0)
         for chosen, update in zip(methods, found.updates, strict=True):
-            advantages = chosen.advantage(pool.rollouts.rewards).flatten()
+            advantages = chosen.advantage(pool.rewards).flatten()
             tokens = pool.batch.tokens.replace(
                 log_probs=scores.log_probs, entropy=scores.entropy, advantages=advantages
             )

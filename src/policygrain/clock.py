@@ -22,6 +22,11 @@ class Clock:
         yield
         self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
 
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the clock was started."""
+        return time.perf_counter() - self._started
+
     def report(self, tokens: int) -> dict[str, float]:
         """The values of `timings.jsonl` after a step that generated ``tokens`` tokens.
 
@@ -42,5 +47,4 @@ class Clock:
 
     def _cpu_percent(self) -> float:
         """Processor time of this process since the clock was started, in percent of one core."""
-        wall = time.perf_counter() - self._started
-        return 100 * (time.process_time() - self._cpu) / max(wall, 1e-9)
+        return 100 * (time.process_time() - self._cpu) / max(self.elapsed, 1e-9)

@@ -12,33 +12,43 @@ SECONDS_BETWEEN_LINES = 15.0  # in a log
 
 
 class Progress(Iterable[T]):
-    """Iterates over ``items`` and shows the progress with ``note``; ``first`` of ``total`` items are already done."""
+    """Shows a line with ``note`` while it is iterated over, or, as a context, after each `advance`.
+
+    ``first`` of ``total`` items are already done.
+    """
 
     def __init__(self, items: Iterable[T], label: str, total: int, first: int = 0, silent: bool = False) -> None:
-        self.items, self.label, self.total, self.first, self.silent = items, label, total, first, silent
+        self.items, self.label, self.total, self.done, self.silent = items, label, total, first, silent
         self.note = ""
 
     def __iter__(self) -> Iterator[T]:
-        if self.silent:
-            yield from self.items
-        elif sys.stderr.isatty() and (bar := _bar()) is not None:
-            with bar:
-                task = bar.add_task(self.label, total=self.total, completed=self.first, note="")
-                for item in self.items:
-                    yield item
-                    bar.update(task, advance=1, note=self.note)
-        else:
-            yield from self._with_lines()
+        with self:
+            for item in self.items:
+                yield item
+                self.advance(self.note)
 
-    def _with_lines(self) -> Iterator[T]:
-        started = printed = time.monotonic()
-        for done, item in enumerate(self.items, start=self.first + 1):
-            yield item
-            now = time.monotonic()
-            if now - printed >= SECONDS_BETWEEN_LINES or done == self.total:
-                printed = now
-                note = f", {self.note}" if self.note else ""
-                print(f"{self.label}: {done} of {self.total}, {now - started:.0f} s{note}", file=sys.stderr, flush=True)
+    def __enter__(self) -> Progress[T]:
+        self._started = self._printed = time.monotonic()
+        self._bar = None if self.silent or not sys.stderr.isatty() else _bar()
+        if self._bar is not None:
+            self._bar.start()
+            self._task = self._bar.add_task(self.label, total=self.total, completed=self.done, note="")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def advance(self, note: str = "") -> None:
+        """Another item is done."""
+        self.done += 1
+        if self._bar is not None:
+            self._bar.update(self._task, advance=1, note=note)
+            return
+        now = time.monotonic()
+        if not self.silent and (now - self._printed >= SECONDS_BETWEEN_LINES or self.done == self.total):
+            self._printed, seconds, more = now, now - self._started, f", {note}" if note else ""
+            print(f"{self.label}: {self.done} of {self.total}, {seconds:.0f} s{more}", file=sys.stderr, flush=True)
 
 
 def _bar() -> Any:

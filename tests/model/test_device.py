@@ -11,12 +11,20 @@ import torch
 from transformers import Gemma3Config, Qwen2Config
 
 from policygrain.errors import Stopped, UserError
-from policygrain.model import precision
-from policygrain.model.device import device_errors, fits_beside_updates, no_updates_yet, updates_are_made
+from policygrain.model import device as module
+from policygrain.model.device import (
+    compute_dtype,
+    device_errors,
+    fits_beside_updates,
+    has_fast_bfloat16,
+    no_updates_yet,
+    resolve_compute,
+    set_compute_dtype,
+    updates_are_made,
+)
+from policygrain.model.engine import open_engine
 from policygrain.model.loading import context_length, fuse_layers, load_model
-from policygrain.model.logprobs import score_tokens
-from policygrain.model.open_engine import open_engine
-from policygrain.model.precision import compute_dtype, has_fast_bfloat16, resolve_compute, set_compute_dtype
+from policygrain.model.scoring import score_tokens
 from policygrain.objective import method
 from policygrain.study.schema import Model, Training
 from policygrain.train.policy import open_policy
@@ -140,7 +148,7 @@ def test_what_may_stay_beside_updates_is_known_after_the_first(monkeypatch):
 
 @pytest.mark.parametrize(("name", "fast"), [("amx_bf16", True), ("avx512_bf16", True), ("avx2", False)])
 def test_a_processor_is_asked_for_bfloat16(name, fast, monkeypatch):
-    monkeypatch.setattr(precision, "device", lambda: torch.device("cpu"))
+    monkeypatch.setattr(module, "device", lambda: torch.device("cpu"))
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {name: True})
     assert has_fast_bfloat16() is fast
     assert resolve_compute("auto") == (torch.bfloat16 if fast else torch.float32)
@@ -157,15 +165,15 @@ def test_passes_are_in_that_precision_and_log_probabilities_in_float32(made):
     seen: list[torch.dtype] = []
     model: Any = policy.model
     model.base_model.layers[0].mlp.register_forward_hook(lambda _, __, out: seen.append(out.dtype))
-    sequences = random_batch().rows(torch.arange(10)).sequences
-    scores = score_tokens(policy.model, sequences, 1.0)
+    rollouts = random_batch().rollouts
+    scores = score_tokens(policy.model, rollouts, 1.0)
     assert seen == [torch.bfloat16] and scores.log_probs.dtype == torch.float32
     scores.log_probs.sum().backward()
     assert all(
         p.dtype == torch.float32 and p.grad is not None and p.grad.dtype == torch.float32 for p in model.parameters()
     )
     set_compute_dtype(policy.model, torch.float32)
-    exact = score_tokens(policy.model, sequences, 1.0).log_probs
+    exact = score_tokens(policy.model, rollouts, 1.0).log_probs
     assert seen[-1] == torch.float32 and 0 < (exact - scores.log_probs).abs().max() < 0.2
 
 
@@ -180,21 +188,21 @@ def test_the_engine_of_training_has_a_copy_in_that_precision(made):
 
 def test_fused_norms_are_those_of_transformers(made):
     """With gradients, to the float32 in which transformers computes them; they are used on a GPU."""
-    sequences, results = random_batch().sequences, []
+    rollouts, results = random_batch().rollouts, []
     for fused in (False, True):
         model, _ = load_model(str(made[1]), dtype="float64")
         before = type(model.model.norm)
         if fused:
             fuse_layers(model, by_liger=False)
         assert (type(model.model.norm) is not before) is fused
-        scores = score_tokens(model, sequences, 1.0)
+        scores = score_tokens(model, rollouts, 1.0)
         (scores.log_probs.sum() + scores.entropy.sum()).backward()
         results.append([scores.log_probs.detach(), *(p.grad for p in model.parameters())])
     torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-4)
 
 
 def test_a_gpu_without_bfloat16_is_one_message(monkeypatch):
-    monkeypatch.setattr(precision, "device", lambda: torch.device("cuda", 0))
+    monkeypatch.setattr(module, "device", lambda: torch.device("cuda", 0))
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: False)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla T4")
     with pytest.raises(UserError, match=r"training\.compute: Tesla T4 has no bfloat16\. Set it to float16 or float32"):

@@ -13,7 +13,7 @@ from policygrain.model.loading import load_model
 from policygrain.model.torch_engine import TorchEngine
 
 from ..support.device import PLACE
-from ..support.engines import random_token_ids, requests_of, score_responses, torch_engine
+from ..support.engines import random_rollouts, requests_of, score_responses, torch_engine
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
@@ -23,7 +23,7 @@ def test_the_trainer_scores_what_was_sampled(start, temperature):
         replace(request, max_tokens=1 if i % 2 else 4) for i, request in enumerate(requests_of(start, temperature))
     ]
     responses = torch_engine(start).generate(requests)
-    trainer, engine, mask = score_responses(start, requests, responses, temperature)
+    trainer, engine, mask = score_responses(start, responses, temperature)
     assert (trainer - engine)[mask].abs().max() < 1e-4
     assert {r.finished for r in responses} == {True, False}, "both kinds should occur"
     for request, response in zip(requests, responses, strict=True):
@@ -78,7 +78,7 @@ def test_the_small_decoder_equals_transformers(kv_heads, monkeypatch):
         if parameter.ndim == 1:  # biases and norms are 0 and 1 in a new model, so an error in them would not show
             torch.nn.init.normal_(parameter, mean=1.0, std=0.2)
     engine = TorchEngine(model, eos_id=1, pad_id=0)
-    requests = [Request(prompt, seed, 30) for seed, prompt in enumerate(random_token_ids(40, 20, 1)[0])]
+    requests = [Request(rollout.prompt, seed, 30) for seed, rollout in enumerate(random_rollouts(40, 20, 1))]
     assert SmallDecoder.fits(model)
     assert not SmallDecoder.fits(LlamaForCausalLM(LlamaConfig(vocab_size=40, attention_bias=True, **sizes)))
     assert not SmallDecoder.fits(LlamaForCausalLM(LlamaConfig(vocab_size=40, mlp_bias=True, **sizes)))

@@ -12,7 +12,7 @@ import torch
 
 from policygrain.cli import main
 from policygrain.errors import UserError
-from policygrain.model import open_engine
+from policygrain.model import engine as module
 from policygrain.model.engine import Engine, Request
 from policygrain.model.loading import load_model
 from policygrain.model.torch_engine import TorchEngine
@@ -50,13 +50,13 @@ def test_the_cache_of_a_gpu_has_room_for_a_step_or_half_of_what_is_left(monkeypa
 def test_a_cuda_build_of_vllm_without_a_gpu_is_a_user_error(gpu, packages, version, runs, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: SimpleNamespace(name=name))
-    monkeypatch.setattr(open_engine, "distributions", lambda: [SimpleNamespace(name=name) for name in packages])
-    monkeypatch.setattr(open_engine, "version", lambda name: version)
+    monkeypatch.setattr(module, "distributions", lambda: [SimpleNamespace(name=name) for name in packages])
+    monkeypatch.setattr(module, "version", lambda name: version)
     if runs:
-        open_engine.check_vllm_runs_here()
+        module.check_vllm_runs_here()
     else:
         with pytest.raises(UserError, match="CUDA build, and no GPU is visible here"):
-            open_engine.check_vllm_runs_here()
+            module.check_vllm_runs_here()
 
 
 def test_objects_of_the_trainer_are_no_part_of_a_collection_while_the_engine_works():
@@ -77,7 +77,7 @@ def test_vllm_samples_what_the_trainer_scores_and_takes_new_weights(start):
     greedy, requests = (requests_of(start, temperature) for temperature in (0.0, 0.7))
     assert ids(vllm_engine, greedy) == ids(torch_engine(start), greedy)
     responses = vllm_engine.generate(requests)
-    trainer, engine, mask = score_responses(start, requests, responses, 0.7)
+    trainer, engine, mask = score_responses(start, responses, 0.7)
     assert (trainer - engine)[mask].abs().max() < 1e-4
     assert ids(vllm_engine, requests[::-1])[::-1] == [r.ids for r in responses]
     model, tokenizer = load_model(str(start))
@@ -96,7 +96,7 @@ def test_rollouts_follow_the_weights(made, tmp_path, monkeypatch):
     """Each step samples from the weights of that step, and a second run takes the engine over: trainer and engine agree
     on what was sampled.
     """
-    monkeypatch.setattr(open_engine, "_running", [])
+    monkeypatch.setattr(module, "_running", [])
     content = copy.deepcopy(SMALL)
     content["training"] |= {"engine": "vllm", "steps": 3, "learning_rate": 3e-3}
     content["model"] |= {"starts": 1}

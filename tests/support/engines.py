@@ -9,10 +9,9 @@ import torch
 
 from policygrain.data.families import generate
 from policygrain.model import tiny
-from policygrain.model.engine import Request, Response
+from policygrain.model.engine import Request, Rollout
 from policygrain.model.loading import load_model
-from policygrain.model.logprobs import score_tokens
-from policygrain.model.sequences import pack
+from policygrain.model.scoring import score_tokens
 from policygrain.model.torch_engine import TorchEngine
 from policygrain.study.schema import TinyModel
 
@@ -47,24 +46,19 @@ def requests_of(start: Path, temperature: float = 1.0, top_p: float = 1.0, max_t
     ]
 
 
-def score_responses(
-    start: Path, requests: list[Request], responses: list[Response], temperature: float
-) -> tuple[torch.Tensor, ...]:
-    """Log-probabilities by the trainer's forward pass and by the engine, and the mask; all [batch, tokens]."""
-    model, tokenizer = load_model(str(start))
-    sequences = pack([r.prompt_ids for r in requests], [r.ids for r in responses], tokenizer.pad_token_id)
+def score_responses(start: Path, rollouts: list[Rollout], temperature: float) -> tuple[torch.Tensor, ...]:
+    """Log-probabilities by the trainer's forward pass and by the engine, and the mask; all [rollouts, tokens]."""
     with torch.no_grad():
-        trainer = score_tokens(model, sequences, temperature).log_probs.cpu()
-    engine = torch.zeros_like(trainer)
-    for row, response in enumerate(responses):
-        engine[row, : len(response.ids)] = torch.tensor(response.log_probs)
-    return trainer, engine, sequences.mask
+        trainer = score_tokens(load_model(str(start))[0], rollouts, temperature).log_probs.cpu()
+    engine, mask = torch.zeros_like(trainer), torch.zeros_like(trainer, dtype=torch.bool)
+    for row, rollout in enumerate(rollouts):
+        engine[row, : len(rollout.ids)] = torch.tensor(rollout.log_probs)
+        mask[row, : len(rollout.ids)] = True
+    return trainer, engine, mask
 
 
-def random_token_ids(
-    rows: int, longest_prompt: int, longest: int, share: int = 3
-) -> tuple[list[list[int]], list[list[int]]]:
-    """A prompt and a response for each of ``rows`` rows; ``share`` consecutive rows have the same prompt."""
+def random_rollouts(rows: int, longest_prompt: int, longest: int, share: int = 3) -> list[Rollout]:
+    """Rollouts of random token ids; ``share`` consecutive ones have the same prompt."""
     generator = torch.Generator().manual_seed(0)
 
     def sample(lengths: torch.Tensor) -> list[list[int]]:
@@ -72,4 +66,4 @@ def random_token_ids(
 
     prompts = sample(torch.randint(1, longest_prompt + 1, (rows // share + 1,), generator=generator))
     responses = sample(torch.randint(1, longest + 1, (rows,), generator=generator))
-    return [prompts[row // share] for row in range(rows)], responses
+    return [Rollout(prompts[row // share], ids, True, []) for row, ids in enumerate(responses)]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from policygrain.data.problem import Problem
-from policygrain.model.engine import Request, Response
+from policygrain.model.engine import Request, Rollout
 from policygrain.objective import Sampler
 from policygrain.study.schema import Training
 from policygrain.train.rollouts import Collector, PromptStream
@@ -37,10 +37,14 @@ class Scripted:
     def ids(self, problem: str, program: bool = False) -> list[int]:
         return [int(problem)]
 
-    def generate(self, requests: Sequence[Request]) -> list[Response]:
+    def generate(self, requests: Sequence[Request]) -> list[Rollout]:
         self.asked.append([(*request.prompt_ids, request.seed) for request in requests])
         lengths = [self.lengths[i % len(self.lengths)] for i in range(len(requests))]
-        return [Response([7] * n, True, [-1.0] * n) for n in lengths]
+        return [Rollout(r.prompt_ids, [7] * n, True, [-1.0] * n) for r, n in zip(requests, lengths, strict=True)]
+
+    def load_weights(self, model: Any) -> None: ...
+
+    def sleep(self) -> None: ...
 
     def batch_decode(self, ids: list[list[int]], skip_special_tokens: bool) -> list[str]:
         return [""] * len(ids)

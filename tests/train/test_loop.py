@@ -21,9 +21,9 @@ from policygrain.files import read_json_lines
 from policygrain.model.loading import load_model
 from policygrain.model.torch_engine import TorchEngine
 from policygrain.objective import method_names
-from policygrain.train import head_warm_up, loop
+from policygrain.train import loop
+from policygrain.train.policy import update
 from policygrain.train.stopping import SPARE_SECONDS, Stop, deadline, parse_time_left
-from policygrain.train.update import update
 
 from ..support.small import SMALL, assert_same_end, small_study, train_small, trained, write_study
 
@@ -212,7 +212,7 @@ def test_an_engine_sleeps_while_the_policy_learns_and_is_awake_when_it_samples(m
     watched(TorchEngine, "load_weights", then=True)
     watched(TorchEngine, "sleep", then=False)
     watched(loop, "update", while_awake=False)
-    watched(head_warm_up, "score_tokens", while_awake=False)
+    watched(loop, "score_tokens", while_awake=False)
     study = small_study(
         training={"steps": 4, "off_policy_steps": 1, "validate_every": 1},
         methods={"off_policy_steps": {"base": "mpo_heads", "mtp_heads": {"warmup_batches": 2}}},
@@ -238,7 +238,8 @@ def test_the_batch_of_a_step_that_is_not_finite_is_kept(made, tmp_path, monkeypa
     monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda *_: torch.tensor(math.inf))
     with pytest.raises(UserError, match=r"gradient is not finite .*failed_batch\.pt"):
         train_small(small_study(), tmp_path / "run", *made)
-    assert torch.load(tmp_path / "run" / "failed_batch.pt")["ids"].ndim == 2
+    kept = torch.load(tmp_path / "run" / "failed_batch.pt")
+    assert len(kept["ids"]) == len(kept["mask"]) == 8
 
 
 def test_a_final_model_that_cannot_be_written_is_one_message_and_the_next_run_ends(made, whole, tmp_path, monkeypatch):

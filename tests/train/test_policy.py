@@ -13,19 +13,17 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from policygrain.errors import Stopped, UserError
-from policygrain.model.engine import Request, Response
-from policygrain.model.loading import load_model
+from policygrain.model.engine import Request, Rollout
+from policygrain.model.loading import add_adapter, full_weights, load_model, merged
 from policygrain.model.torch_engine import TorchEngine
-from policygrain.model.weights import add_adapter, full_weights, merged
 from policygrain.objective import method
 from policygrain.paths import RunFolder
 from policygrain.records import MtpHeadsRecord, read_record
 from policygrain.study import Study
 from policygrain.study.schema import Lora, Model
 from policygrain.train import loop
-from policygrain.train.policy import build_heads, on_device, open_policy
+from policygrain.train.policy import build_heads, on_device, open_policy, update
 from policygrain.train.stopping import Stop
-from policygrain.train.update import update
 
 from ..support.device import PLACE
 from ..support.small import assert_same_end, small_study, train_small, trained
@@ -180,7 +178,7 @@ def test_the_warm_up_lowers_the_heads_loss_with_samples_of_its_own_and_is_record
     """Training begins with the same prompts, seeds and policy as without a warm-up."""
     generate, seeds = TorchEngine.generate, []
 
-    def noted(self: TorchEngine, requests: list[Request]) -> list[Response]:
+    def noted(self: TorchEngine, requests: list[Request]) -> list[Rollout]:
         if requests[0].log_probs:  # validation asks for none
             seeds.append({request.seed for request in requests})
         return generate(self, requests)
@@ -206,5 +204,5 @@ def test_a_resumed_run_does_not_warm_up_again(made, tmp_path, monkeypatch):
     whole = train_small(study, tmp_path / "whole", *made)
     with pytest.raises(Stopped):
         train_small(study, tmp_path / "run", *made, stop=Stop(deadline=0.0))
-    monkeypatch.setattr(loop, "warm_up", None)
+    monkeypatch.setattr(loop, "warm_up_heads", None)
     assert_same_end(train_small(study, tmp_path / "run", *made), whole)

@@ -1,24 +1,22 @@
 """Between sampling and the loss: rewards, dynamic sampling, and log-probabilities of the old policy and the engine."""
 
 import copy
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
-from transformers import PreTrainedModel
 
 from policygrain.clock import Clock
 from policygrain.errors import UserError
-from policygrain.model.engine import Request, Response
+from policygrain.model.engine import Rollout
 from policygrain.model.torch_engine import TorchEngine
-from policygrain.objective import Sampler, method
+from policygrain.objective import Sampler
 from policygrain.objective.correction import rollout_weights
 from policygrain.study import Study
 from policygrain.study.schema import Training
-from policygrain.train import rollout_batch as module
-from policygrain.train.rollout_batch import _needs_log_probs_alone
-from policygrain.train.rollouts import Rollouts, _overlong
+from policygrain.train import loop
+from policygrain.train.policy import Policy
+from policygrain.train.rollouts import overlong
 
 from ..support.engines import score_responses
 from ..support.scripted import Scripted
@@ -27,39 +25,9 @@ from ..support.small import small_study, trained
 MIXED, ALL, NONE = (True, False), (True, True), (False, False)
 
 
-def collect(
-    script: Sequence[tuple[bool, ...]], lengths: Any = (3, 3), prompts: Any = 2, **sampler: Any
-) -> tuple[Rollouts, Scripted]:
-    """A batch of groups of two, of these lengths."""
-    part = Scripted(script, lengths)
-    settings = Training(prompts_per_step=prompts, group=2, max_tokens=10)
-    return part.collector(settings, Sampler(**sampler)).collect(Clock()), part
-
-
 def test_the_overlong_punishment_by_hand():
-    responses = [Response([0] * n, True, [0.0] * n) for n in (1, 8, 9, 10)]  # L_max 10, B 2: free up to 8
-    assert _overlong(responses, 10, 0.2).tolist() == pytest.approx([0, 0, 0.5, 1])
-    assert _overlong(responses, 10, 0.0).tolist() == [0, 0, 0, 0]
-
-
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_batches_that_are_sampled_together_are_those_of_single_calls(dynamic):
-    """The same prompts, seeds and rewards, by fewer calls of the engine."""
-    script = [MIXED, ALL, NONE, MIXED, MIXED, ALL, MIXED, MIXED] * 2
-    part, settings = Scripted(script, (3, 4)), Training(prompts_per_step=2, group=2, max_tokens=10)
-    batches: dict[bool, list[Rollouts]] = {}
-    for together in (False, True):
-        collector = part.collector(settings, Sampler(dynamic=dynamic))
-        if together:
-            collector.sample_ahead(Clock(), range(6))
-        position, batches[together] = 0, []
-        for _ in range(3):
-            batches[together].append(collector.collect(Clock(), position))
-            position += batches[together][-1].sampled
-        assert not collector._waiting
-    for one, other in zip(*batches.values(), strict=True):
-        assert one.prompts == other.prompts and one.sampled == other.sampled
-        assert torch.equal(one.rewards, other.rewards)
+    assert [overlong(n, 10, 0.2) for n in (1, 8, 9, 10)] == pytest.approx([0, 0, 0.5, 1])  # L_max 10, B 2
+    assert overlong(10, 10, 0.0) == 0
 
 
 @pytest.mark.parametrize(
@@ -71,73 +39,68 @@ def test_batches_that_are_sampled_together_are_those_of_single_calls(dynamic):
         ([ALL, MIXED, MIXED, MIXED], {"dynamic": True, "oversample": 1.5}, [1, 2], 3),
         ([NONE] * 3 + [MIXED] + [NONE] * 20, {"dynamic": True, "max_batches": 3}, [3], 6),
         ([ALL, NONE, MIXED], {}, [0, 1], 2),
+        # Our reading of DAPO's condition, which counts correct responses: the punishment is a part of the reward.
+        ([ALL, MIXED, ALL], {"dynamic": True, "overlong_buffer": 0.2}, [0, 1], 4),
     ],
-    ids=["replaced", "surplus", "oversampled", "given up after max_batches", "not dynamic"],
+    ids=["replaced", "surplus", "oversampled", "given up after max_batches", "not dynamic", "punished"],
 )
 def test_groups_of_equal_rewards_are_replaced_and_surplus_ones_left_out(script, sampler, prompts, sampled):
-    rollouts, part = collect(script, **sampler)
-    assert rollouts.prompts == [[prompt] for prompt in prompts]
-    assert (rollouts.sampled, rollouts.dropped) == (sampled, sampled - len(prompts))
-    assert sum(map(len, part.asked)) == 2 * sampled and rollouts.tokens == 2 * sampled * 3
-    assert rollouts.rewards.tolist() == [[float(right) for right in script[prompt]] for prompt in prompts]
-    assert rollouts.sampled_accuracy == pytest.approx(sum(map(sum, script[:sampled])) / (2 * sampled))
+    lengths = (3, 10) if "overlong_buffer" in sampler else (3, 3)
+    engine, settings = Scripted(script, lengths), Training(prompts_per_step=2, group=2, max_tokens=10)
+    rollouts, counts = engine.collector(settings, Sampler(**sampler)).collect(None, 0, Clock())
+    assert [rollout.prompt for rollout in rollouts[::2]] == [[prompt] for prompt in prompts]
+    assert (counts["groups_drawn"], counts["groups_dropped"]) == (sampled, sampled - len(prompts))
+    assert sum(map(len, engine.asked)) == 2 * sampled and counts["sampled_tokens"] == sampled * sum(lengths)
+    assert [rollout.correct for rollout in rollouts] == [right for prompt in prompts for right in script[prompt]]
+    drawn = [script[i % len(script)] for i in range(sampled)]
+    assert counts["sampled_accuracy"] == pytest.approx(sum(map(sum, drawn)) / (2 * sampled))
+    assert all(r.reward == r.correct - (len(r.ids) == 10) for r in rollouts)
 
 
-def test_a_group_is_dropped_by_its_rewards_the_punishment_included():
-    """Our reading of DAPO's condition, which counts correct responses."""
-    how = {"lengths": (3, 10), "prompts": 1, "dynamic": True}
-    assert collect([ALL], **how, overlong_buffer=0.2)[0].rewards.tolist() == [[1, 0]]
-    assert collect([ALL], **how)[0].prompts == []
+@pytest.mark.parametrize(("name", "scored"), [("grpo", 8), ("mpo", 8), ("tepo", 32), ("mpo_heads", 32)])
+def test_the_old_policy_is_the_trainers_or_the_engines_as_the_study_says(name, scored, made, tmp_path, monkeypatch):
+    """Eight groups of four; the engine's log-probabilities are off by 0.005, and so are the ratios to its policy.
 
+    TEPO's mask needs entropies of the old policy, MPO's heads their predictions: these are the trainer's for all.
+    """
+    rows, counts = {}, {}
+    generate, score = TorchEngine.generate, Policy.score
 
-@pytest.mark.parametrize(("shift", "of_engine"), [(0.0, [2 * 4] * 4), (0.005, [2 * 4, 8 * 4] * 4)])
-def test_a_quarter_of_the_groups_is_scored_or_all_if_the_engine_differs_and_training_is_the_same(
-    shift, of_engine, made, tmp_path, monkeypatch
-):
-    """Eight groups of four; the engine's log-probabilities are off by ``shift``."""
-    scored: list[int] = []
-    score, generate = module._score_rows, TorchEngine.generate
+    def off(self: TorchEngine, requests: Any) -> list[Rollout]:
+        rollouts = generate(self, requests)
+        for rollout in rollouts:
+            rollout.log_probs = [x - 0.005 for x in rollout.log_probs]
+        return rollouts
 
-    def counted(*arguments: Any) -> Any:
-        found = score(*arguments)
-        scored.append(len(found.log_probs))
-        return found
-
-    def off(self: TorchEngine, requests: Any) -> list[Response]:
-        return [Response(r.ids, r.finished, [x - shift for x in r.log_probs]) for r in generate(self, requests)]
-
-    monkeypatch.setattr(module, "_score_rows", counted)
     monkeypatch.setattr(TorchEngine, "generate", off)
-    one, other = (
-        trained(small_study(training={"old_log_probs": source, "prompts_per_step": 8}), tmp_path / source, made)[0]
-        for source in ("trainer", "engine")
-    )
-    assert scored == [8 * 4] * 4 + of_engine
-    assert other["mismatch_mean"] == pytest.approx(shift, abs=1e-4)
-    for key in ("loss", "ratio_mean", "gradient_norm", "reward_mean", "clip_fraction_low"):
-        assert one[key] == pytest.approx(other[key], abs=1e-5), key
-
-
-def test_methods_that_read_more_than_log_probs_are_scored_by_the_trainer():
-    """TEPO's mask needs entropies of the old policy, MPO's heads their predictions."""
-    names = ("grpo", "dapo", "mpo", "gspo", "tepo", "mpo_heads", "kl_cov")
-    assert [_needs_log_probs_alone(method(name)) for name in names] == [True] * 4 + [False] * 3
-
-
-def moved(model: PreTrainedModel) -> PreTrainedModel:
-    """Another policy: ``model`` with noise on its weights."""
-    other, draw = copy.deepcopy(model), torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.add_(0.03 * torch.randn(parameter.shape, generator=draw).to(parameter.device))
-    return other
+    for source in ("trainer", "engine"):
+        sizes: list[int] = []
+        monkeypatch.setattr(
+            Policy, "score", lambda self, r, *_, sizes=sizes: sizes.append(len(r)) or score(self, r, *_)
+        )
+        training = {"old_log_probs": source, "prompts_per_step": 8, "steps": 1, "updates_per_batch": 1}
+        methods = {"own": {"base": name, "sampler": {"dynamic": False}, "mtp_heads": {"warmup_batches": 0}}}
+        study = small_study(training=training, methods=methods, experiments={"headline": {"methods": ["own"]}})
+        rows[source], counts[source] = trained(study, tmp_path / source, made)[0], sizes[0]
+    assert counts == {"trainer": 32, "engine": scored}
+    assert all(row["mismatch_mean"] == pytest.approx(0.005, abs=1e-4) for row in rows.values())
+    assert rows["trainer"]["ratio_mean"] == pytest.approx(1, abs=1e-5) and rows["engine"]["ratio_mean"] > 1.003
+    assert rows["trainer"]["reward_mean"] == rows["engine"]["reward_mean"]
 
 
 @pytest.fixture
 def by_another_policy(monkeypatch):
-    """The engine samples from another policy than the one that is trained."""
+    """The engine samples from another policy than the one that is trained: its model with noise on its weights."""
     real = TorchEngine.load_weights
-    monkeypatch.setattr(TorchEngine, "load_weights", lambda self, model: real(self, moved(model)))
+
+    def moved(self: TorchEngine, model: Any) -> None:
+        other, draw = copy.deepcopy(model), torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for parameter in other.parameters():
+                parameter.add_(0.03 * torch.randn(parameter.shape, generator=draw).to(parameter.device))
+        real(self, other)
+
+    monkeypatch.setattr(TorchEngine, "load_weights", moved)
 
 
 def off_policy(name: str = "grpo", **training: Any) -> Study:
@@ -163,13 +126,11 @@ def test_the_ratio_is_to_the_trainers_policy_unless_the_method_asks_for_the_engi
 @pytest.mark.usefixtures("by_another_policy")
 def test_the_engine_records_the_policy_that_sampled_and_weights_lead_back_to_the_trainers(made, tmp_path, monkeypatch):
     """The mean of π/μ over samples of μ is 1."""
-    taken: list[Rollouts] = []
-    prepare = module.prepare
-    monkeypatch.setattr(module, "prepare", lambda *given: taken.append(given[0]) or prepare(*given))
+    taken: list[list[Rollout]] = []
+    score = loop.score
+    monkeypatch.setattr(loop, "score", lambda rollouts, *given: taken.append(rollouts) or score(rollouts, *given))
     trained(off_policy(steps=1, group=400), tmp_path / "run", made)
-    responses = [r for row in taken[0].responses for r in row]
-    requests = [Request(p, 0, 12) for p, row in zip(taken[0].prompts, taken[0].responses, strict=True) for _ in row]
-    trainer, engine, mask = score_responses(made[1], requests, responses, 1.0)
+    trainer, engine, mask = score_responses(made[1], taken[0], 1.0)
     assert (trainer - engine)[mask].abs().mean() > 0.01
     of_response = Sampler(correction_cap=1e9, correction_grain="sequence")
     weights = rollout_weights(trainer, engine, mask, of_response)[:, 0].double()

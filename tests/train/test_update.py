@@ -1,4 +1,4 @@
-"""One optimizer step, split, padded and ordered in every way; what functions that declare their needs are given."""
+"""One optimizer step, split and ordered in every way; what functions that declare their needs are given."""
 
 import sys
 from pathlib import Path
@@ -9,21 +9,20 @@ import torch
 from policygrain.errors import UserError
 from policygrain.model.attention import Varlen
 from policygrain.model.loading import load_model
-from policygrain.model.logprobs import score_tokens
+from policygrain.model.scoring import score_tokens
 from policygrain.objective import method
 from policygrain.objective.batch import TokenBatch
 from policygrain.study import Study
 from policygrain.study.schema import Model
-from policygrain.train.policy import Policy, build_heads, make_scaler, open_policy
-from policygrain.train.rollout_batch import TrainingBatch
-from policygrain.train.update import minibatches, update
+from policygrain.train.batch import Batch, minibatches
+from policygrain.train.policy import Policy, build_heads, make_scaler, open_policy, update
 
 from ..support.batches import METHODS
 from ..support.small import small_study, train_small
 from ..support.training_batches import random_batch
 
 
-def gradient_of(start: Path, name: str, batch: TrainingBatch, budget: int) -> tuple[torch.Tensor, dict[str, float]]:
+def gradient_of(start: Path, name: str, batch: Batch, budget: int) -> tuple[torch.Tensor, dict[str, float]]:
     """The real `update` with a plain SGD of rate 1: the change of weights is the gradient."""
     model, _ = load_model(str(start), dtype="float64")
     settings = small_study().training.model_copy(update={"micro_batch_tokens": budget, "max_grad_norm": 1e9})
@@ -38,13 +37,13 @@ def gradient_of(start: Path, name: str, batch: TrainingBatch, budget: int) -> tu
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_step_does_not_depend_on_how_it_is_split_padded_or_ordered(name, made):
+def test_a_step_does_not_depend_on_how_it_is_split_or_ordered(name, made):
     whole, metrics = gradient_of(made[1], name, random_batch(), budget=10**6)
     assert whole.norm() > 1e-6
     order = torch.tensor([7, 2, 9, 0, 5, 1, 8, 3, 6, 4])
     variants = {
         "a row at a time": (random_batch(), 1),
-        "padded, in some micro-batches": (random_batch(left=5, right=8), 60),
+        "in some micro-batches": (random_batch(), 60),
         "shuffled": (random_batch().rows(order), 60),
     }
     for what, (batch, budget) in variants.items():
@@ -68,7 +67,7 @@ def test_a_pass_is_on_the_models_device_and_reads_no_number_before_its_end(name,
     model, chosen, batch = load_model(str(made[1]))[0].to("meta"), method(name), random_batch()
     fields = {k: v.to("meta") if isinstance(v, torch.Tensor) else v for k, v in vars(batch.tokens).items()}
     tokens = TokenBatch(**{k: v for k, v in fields.items() if k != "whole"} | {"future_log_probs": None})
-    scores = score_tokens(model, batch.sequences, 1.0, "entropy_gradient" in chosen.needs)
+    scores = score_tokens(model, batch.rollouts, 1.0, "entropy_gradient" in chosen.needs)
     out = chosen.loss(tokens.replace(log_probs=scores.log_probs, entropy=scores.entropy, step=chosen.step_of(tokens)))
     out.loss.backward()
     assert all(p.grad is not None and p.grad.device.type == "meta" for p in model.parameters())

@@ -32,9 +32,9 @@ from policygrain.study import Study
 from policygrain.study.comparable import different_parts
 from policygrain.study.schema import Training
 from policygrain.text import flat
+from policygrain.train.batch import minibatches
 from policygrain.train.rollouts import PromptStream
 from policygrain.train.stopping import Stop
-from policygrain.train.update import minibatches
 from policygrain.trainers.launch import launcher, processes
 from policygrain.trainers.verl import (
     export,

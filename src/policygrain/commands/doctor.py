@@ -38,7 +38,7 @@ def check_machine(study: Study, results: Path, vllm: bool = False) -> None:
     import torch
 
     from ..model.device import device
-    from ..model.open_engine import check_vllm_runs_here
+    from ..model.engine import check_vllm_runs_here
 
     check_free_space(results)
     start, revision = study.model.start, study.model.revision

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ..data.problem import Problem
 from ..data.prompts import PromptRenderer
 from ..errors import UserError
-from ..model.engine import Engine, Request, Response
+from ..model.engine import Engine, Request, Rollout
 from ..paths import EvaluationFolder
 from ..provenance import seed_of
 from .protocol import Evaluation
@@ -53,7 +53,7 @@ def queries_of(
 
 def sample(
     queries: Sequence[Query], engine: Callable[[], Engine], folder: EvaluationFolder, key: str
-) -> list[Response]:
+) -> list[Rollout]:
     """The responses to all queries, in order. Those that ``folder`` lacks are sampled, in chunks, and written to it.
 
     ``engine`` is called only if something is sampled. UserError if ``folder`` cannot be written.
@@ -81,8 +81,8 @@ def sample(
 
 
 def stopped(
-    responses: Sequence[Response], texts: Sequence[str], stop: Sequence[str]
-) -> tuple[list[Response], list[str]]:
+    responses: Sequence[Rollout], texts: Sequence[str], stop: Sequence[str]
+) -> tuple[list[Rollout], list[str]]:
     """Responses and their texts, which end before the first stop string; such responses are finished."""
     cut = [text[: min((at for s in stop if (at := text.find(s)) >= 0), default=len(text))] for text in texts]
     ended = [
@@ -92,13 +92,13 @@ def stopped(
     return ended, cut
 
 
-def _sampled(path: Path) -> dict[int, Response]:
+def _sampled(path: Path) -> dict[int, Rollout]:
     """The responses in a file, by position; incomplete lines are ignored."""
     responses = {}
     for line in path.read_bytes().splitlines() if path.exists() else ():
         try:
             row = json.loads(line)
-            responses[int(row["i"])] = Response([int(i) for i in row["ids"]], bool(row["finished"]), [])
+            responses[int(row["i"])] = Rollout([], [int(i) for i in row["ids"]], bool(row["finished"]), [])
         except (ValueError, KeyError, TypeError):
             continue
     return responses

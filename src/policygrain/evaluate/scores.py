@@ -17,7 +17,7 @@ from ..paths import EvaluationFolder
 from ..records import BenchmarkRecord, EvaluatedSample
 
 if TYPE_CHECKING:  # figures use the estimators below, without models
-    from ..model.engine import Response
+    from ..model.engine import Rollout
     from .protocol import Benchmark
     from .sampling import Query
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # figures use the estimators below, without models
 def grade(
     benchmarks: Sequence[Benchmark],
     queries: Sequence[Query],
-    responses: Sequence[Response],
+    responses: Sequence[Rollout],
     texts: Sequence[str],
     graders: Mapping[str, Grader],
     folder: EvaluationFolder,
@@ -50,7 +50,7 @@ def grade(
 
 
 def _samples(
-    benchmark: Benchmark, answered: Sequence[tuple[Query, Response, str]], grader: Grader
+    benchmark: Benchmark, answered: Sequence[tuple[Query, Rollout, str]], grader: Grader
 ) -> list[EvaluatedSample]:
     """Grade responses to a benchmark, each given with its query and its text."""
     items = [Item(q.problem.answer, text, q.problem.options, q.problem.id) for q, _, text in answered]

@@ -1,4 +1,4 @@
-"""The device that models compute on, and its errors as messages for users."""
+"""The device that models compute on, the precision of their passes, and errors of the device as messages for users."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
+
+import torch
 
 from ..errors import Stopped, UserError
 
 if TYPE_CHECKING:
-    import torch
+    from transformers import PreTrainedModel
 
     from ..study.schema import Training
 
@@ -34,12 +36,10 @@ LOST = re.compile(
 
 def device() -> torch.device:
     """The device that models compute on: this process's GPU if there is one, else the CPU."""
-    import torch
-
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
 
-def claim_gpu(folder: Path | None = None) -> None:
+def claim_gpu(folder: Path = Path("/tmp")) -> None:
     """Take one of the visible GPUs for this process and those that it starts, and wait while none is free.
 
     Jobs that Snakemake starts side by side would otherwise share a GPU, and the second engine would find no memory.
@@ -51,7 +51,7 @@ def claim_gpu(folder: Path | None = None) -> None:
     names, waits = visible_gpus(), False
     while names:
         for name in names:
-            file = ((folder or Path("/tmp")) / f"policygrain-{os.getuid()}-{name}.lock").open("a")
+            file = (folder / f"policygrain-{os.getuid()}-{name}.lock").open("a")
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -79,6 +79,9 @@ def visible_gpus() -> list[str]:
     return [found[int(name)] if name.isdecimal() and int(name) < len(found) else name for name in wanted if name]
 
 
+# ---- memory beside an engine ----
+
+
 def no_updates_yet() -> None:
     """A run begins: what its updates need is not known."""
     _peak.clear()
@@ -86,8 +89,6 @@ def no_updates_yet() -> None:
 
 def updates_are_made() -> None:
     """Remember how much memory torch's allocator holds after updates."""
-    import torch
-
     if torch.cuda.is_available():
         _peak.append(max([torch.cuda.memory_reserved(), *_peak[-1:]]))
 
@@ -97,12 +98,62 @@ def fits_beside_updates(size: int) -> bool:
 
     What updates have needed at most is held by the allocator, or was given back since and will be needed again.
     """
-    import torch
-
     if not _peak:
         return False
     free, total = torch.cuda.mem_get_info()
     return free - max(0, _peak[-1] - torch.cuda.memory_reserved()) > size + SPARE * total
+
+
+# ---- precision: weights, accumulated gradients and AdamW keep the model's own; log-probabilities are float32 ----
+
+
+def resolve_compute(compute: str, weights: str = "float32") -> torch.dtype:
+    """The precision of passes that `training.compute` stands for on this machine; `auto` is bfloat16 where it is fast.
+
+    ``weights``: the precision of the weights, which passes cannot exceed.
+    """
+    if compute == "auto":
+        compute = "bfloat16" if has_fast_bfloat16() else "float32"
+    requested: torch.dtype = getattr(torch, compute)
+    if requested == torch.bfloat16 and device().type == "cuda" and not has_fast_bfloat16():
+        raise UserError(
+            f"training.compute: {torch.cuda.get_device_name()} has no bfloat16. Set it to float16 or float32, or auto."
+        )
+    held: torch.dtype = getattr(torch, weights)
+    return held if torch.finfo(requested).bits > torch.finfo(held).bits else requested
+
+
+def has_fast_bfloat16() -> bool:
+    """Whether this process's GPU or CPU multiplies bfloat16 matrices in hardware (on x86: AMX or AVX-512 BF16)."""
+    if device().type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    capabilities = torch.cpu.get_capabilities()
+    return any(capabilities.get(name) for name in ("amx_bf16", "avx512_bf16"))
+
+
+def set_compute_dtype(model: PreTrainedModel, dtype: torch.dtype) -> None:
+    """Set the precision of the passes of ``model``, see `compute_dtype` and `forward_precision`."""
+    model.policygrain_compute_dtype = dtype  # type: ignore[assignment]
+
+
+def compute_dtype(model: PreTrainedModel) -> torch.dtype:
+    """The precision of the model's passes: that of its weights unless another was set."""
+    dtype: torch.dtype = getattr(model, "policygrain_compute_dtype", None) or model.dtype
+    return dtype
+
+
+def compute_name(model: PreTrainedModel) -> str:
+    """The precision of the model's passes by name, such as `bfloat16`."""
+    return str(compute_dtype(model)).removeprefix("torch.")
+
+
+def forward_precision(model: PreTrainedModel) -> AbstractContextManager[object]:
+    """Context of the layers' forward pass: autocast if its precision differs from that of the weights."""
+    dtype = compute_dtype(model)
+    return nullcontext() if dtype == model.dtype else torch.autocast(device().type, dtype)
+
+
+# ---- errors ----
 
 
 @contextmanager

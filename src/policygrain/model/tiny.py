@@ -20,8 +20,8 @@ from torch import Tensor
 from ..data.characters import BOXED, CHARACTERS, EOS, PAD
 from ..data.families import demonstrations
 from ..progress import Progress
-from .logprobs import score_tokens
-from .sequences import Sequences, micro_batches, pack
+from .engine import Rollout
+from .scoring import micro_batches, score_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase, Qwen2ForCausalLM, Qwen2Tokenizer
@@ -116,18 +116,22 @@ def finetune(
         examples = mixed if step >= spec.steps - spec.mixed_steps else with_steps
         prompts, responses = zip(*itertools.islice(examples, spec.batch_size), strict=True)
         ids = tokenizer(list(responses), add_special_tokens=False)["input_ids"]
-        sequences = pack(
-            [renderer.ids(p) for p in prompts],
-            [[*response, tokenizer.eos_token_id] for response in ids],
-            tokenizer.pad_token_id,
-        )
+        rollouts = [
+            Rollout(renderer.ids(prompt), [*response, tokenizer.eos_token_id], True, [])
+            for prompt, response in zip(prompts, ids, strict=True)
+        ]
         # Linear warm-up over the first twentieth of the steps, then cosine decay to a quarter of the learning rate.
         scale = min((step + 1) / max(1, spec.steps // 20), max(0.25, 0.5 + 0.5 * math.cos(math.pi * step / spec.steps)))
         for optimizer in optimizers:
             optimizer.zero_grad(set_to_none=True)
             for group in optimizer.param_groups:
                 group["lr"] = group["initial_lr"] * scale
-        loss = sum(_backward(model, sequences, rows) for rows in micro_batches(sequences, MICRO_BATCH_TOKENS))
+        loss, total = 0.0, sum(len(rollout.ids) for rollout in rollouts)
+        for rows in micro_batches(rollouts, MICRO_BATCH_TOKENS):
+            scores = score_tokens(model, [rollouts[row] for row in rows], temperature=1.0, entropy_gradient=False)
+            share = -scores.log_probs.sum() / total
+            share.backward()
+            loss += share.item()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in optimizers:
             optimizer.step()
@@ -148,15 +152,6 @@ def _optimizers(model: PreTrainedModel, learning_rate: float) -> list[torch.opti
         for group in optimizer.param_groups:
             group["initial_lr"] = group["lr"]
     return optimizers
-
-
-def _backward(model: PreTrainedModel, sequences: Sequences, rows: Tensor) -> float:
-    """Backpropagate a micro-batch's share of the mean loss over the step's response tokens; returns that share."""
-    part = sequences.rows(rows)
-    log_probs = score_tokens(model, part, temperature=1.0, entropy_gradient=False).log_probs
-    loss = -log_probs.sum() / int(sequences.mask.sum())
-    loss.backward()
-    return loss.item()
 
 
 class Muon(torch.optim.Optimizer):

@@ -10,10 +10,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from .decoder import InPlaceCache, SmallDecoder
-from .engine import Request, Response
-from .precision import compute_dtype
-from .sequences import position_ids
-from .weights import merged
+from .device import compute_dtype
+from .engine import Request, Rollout
+from .loading import merged
 
 # Finished rows are removed from the batch once less than this share of its rows is still running.
 KEEP_SHARE = 0.85
@@ -41,10 +40,10 @@ class TorchEngine:
     def sleep(self) -> None:
         """Nothing to release."""
 
-    def generate(self, requests: Sequence[Request]) -> list[Response]:
+    def generate(self, requests: Sequence[Request]) -> list[Rollout]:
         """One response per request, in order."""
         order = sorted(range(len(requests)), key=lambda i: (requests[i].max_tokens, len(requests[i].prompt_ids)))
-        responses: dict[int, Response] = {}
+        responses: dict[int, Rollout] = {}
         was_training = self.model.training
         self.model.eval()
         with torch.inference_mode():
@@ -54,7 +53,7 @@ class TorchEngine:
         self.model.train(was_training)
         return [responses[i] for i in range(len(requests))]
 
-    def _batch(self, requests: list[Request]) -> list[Response]:
+    def _batch(self, requests: list[Request]) -> list[Rollout]:
         device = self.model.device
         width = max(len(r.prompt_ids) for r in requests)
         longest = max(r.max_tokens for r in requests)
@@ -67,7 +66,7 @@ class TorchEngine:
         prompt_of = torch.tensor([number[tuple(r.prompt_ids)] for r in requests], device=device)
         ids = torch.tensor([[self.pad_id] * (width - len(p)) + list(p) for p in prompts], device=device)
         prompt_mask = torch.tensor([[False] * (width - len(p)) + [True] * len(p) for p in prompts], device=device)
-        position = position_ids(prompt_mask)
+        position = (prompt_mask.long().cumsum(1) - 1).clamp(min=0)  # counted from the first token
         cache = InPlaceCache(self.model.config.get_text_config().num_hidden_layers, width + longest)
         logits = self._forward(ids, prompt_mask, position, cache)[prompt_of]
         cache.select_rows(prompt_of)
@@ -100,9 +99,9 @@ class TorchEngine:
         is_end = torch.isin(tokens, self.ends)
         ends = torch.where(is_end.any(1), is_end.int().argmax(1), longest)
         return [
-            Response(tokens[i, :n].tolist(), finished, log_probs[i, :n].tolist())
-            for i, (n, finished) in enumerate(
-                zip((ends + 1).minimum(limit).tolist(), (ends < limit).tolist(), strict=True)
+            Rollout(request.prompt_ids, tokens[i, :n].tolist(), finished, log_probs[i, :n].tolist())
+            for i, (request, n, finished) in enumerate(
+                zip(requests, (ends + 1).minimum(limit).tolist(), (ends < limit).tolist(), strict=True)
             )
         ]
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import UserError
 from .device import fits_beside_updates
-from .engine import Request, Response
-from .weights import full_weights
+from .engine import Request, Rollout
+from .loading import full_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -92,7 +92,7 @@ class VllmEngine:
             # The engine's finalizer would destroy the process groups of the trainer's ranks.
             cast(Any, self._llm.llm_engine.engine_core)._finalizer.detach()
 
-    def generate(self, requests: Sequence[Request]) -> list[Response]:
+    def generate(self, requests: Sequence[Request]) -> list[Rollout]:
         """One response per request, in order; UserError if one may become longer than the KV cache has room for."""
         from vllm import SamplingParams
 
@@ -118,12 +118,12 @@ class VllmEngine:
         with frozen_heap():
             outputs = self._llm.generate(prompts, params, use_tqdm=sys.stderr.isatty())  # type: ignore[arg-type]
         responses = []
-        for output in outputs:
+        for request, output in zip(requests, outputs, strict=True):
             best = output.outputs[0]
             ids = list(best.token_ids)
             candidates = zip(best.logprobs, ids, strict=True) if best.logprobs else ()
             log_probs = [chosen[token].logprob for chosen, token in candidates if chosen]
-            responses.append(Response(ids, best.finish_reason == "stop", log_probs))
+            responses.append(Rollout(request.prompt_ids, ids, best.finish_reason == "stop", log_probs))
         return responses
 
     def load_weights(self, model: PreTrainedModel) -> None:

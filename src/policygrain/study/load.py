@@ -62,6 +62,11 @@ def _check_arms(study: Study) -> None:
                 raise UserError(f"experiments.{name}: {error}") from error
             if method.n_mtp_heads and settings.compute != "float32":
                 raise UserError(f"experiments.{name}: training.compute: prediction heads need float32.")
+            if method.sampler.corrects and settings.old_log_probs == "engine":
+                raise UserError(
+                    f"experiments.{name}: training.old_log_probs: with engine the corrections of this method (sampler."
+                    "correction_cap, sampler.rejection_high) have nothing to correct; set trainer."
+                )
             if (invalid := re.search(r"[^A-Za-z0-9_.+=-]", arm.name)) is not None:
                 raise UserError(
                     f"experiments.{name}.vary: {arm.name!r} contains {invalid[0]!r} and cannot name a folder; only "

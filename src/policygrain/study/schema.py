@@ -365,8 +365,9 @@ class Training(Section):
     old_log_probs: Literal["trainer", "engine"] = key(
         "run",
         "trainer",
-        "source of the log-probabilities of the old policy: the trainer, or the engine if its values for a quarter "
-        "of the batch agree with the trainer's to 1e-4 nats on average",
+        "log-probabilities of the old policy, in the denominator of ratios: the trainer's own, or those that the "
+        "engine recorded, which saves a forward pass over most of the batch; the trainer then scores a quarter of it, "
+        "to compare both (`max_mismatch`), or all where the method reads entropies or prediction heads",
     )
     segment_ends: tuple[Text, ...] = key(
         "run",

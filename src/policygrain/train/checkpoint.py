@@ -20,11 +20,14 @@ import torch
 from .. import digests
 from ..errors import UserError
 from ..files import flush
+from ..model.engine import Rollout
+from ..objective.batch import TokenBatch
+from .batch import Batch
 from .ranks import is_rank_0
-from .rollout_batch import SAVED_TYPES, RolloutBatch
 
 KEEP = 2
 WAIT_IN_JOBS = 120.0  # seconds; schedulers kill a job about 30 seconds after its termination signal
+SAVED_TYPES: list[Any] = [Batch, Rollout, TokenBatch]  # the only types, besides tensors and numbers, of a checkpoint
 STATE, MARK = "state.pt", "sha256"  # MARK has the format of `sha256sum` and is written last
 
 
@@ -119,7 +122,7 @@ def _size(value: Any) -> int:
     """Bytes of the tensors in a state."""
     if isinstance(value, torch.Tensor):
         return value.nbytes
-    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
     return sum(map(_size, parts))
 
 
@@ -140,11 +143,11 @@ def _on_host(value: Any, copies: dict[tuple[int, torch.Size], torch.Tensor]) -> 
             empty = torch.empty_like(value, device="cpu", pin_memory=value.is_cuda)
             copies[place] = empty.copy_(value, non_blocking=True)
         return copies[place]
-    if isinstance(value, RolloutBatch):
+    if isinstance(value, Batch):
         return value.to(torch.device("cpu"))
     if isinstance(value, Mapping):
         return {key: _on_host(part, copies) for key, part in value.items()}
-    return [_on_host(part, copies) for part in value] if isinstance(value, list) else value
+    return type(value)(_on_host(part, copies) for part in value) if isinstance(value, list | tuple) else value
 
 
 def load_newest(checkpoints: Path, parts: Mapping[str, Any]) -> dict[str, Any] | None:

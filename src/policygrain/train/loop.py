@@ -1,23 +1,50 @@
-"""The training loop: one process, every step in the order in which it happens."""
+"""The training loop of this package, and the parts of a step that TRL's trainer shares with it."""
 
 from __future__ import annotations
 
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
 import torch
 
+from ..clock import Clock
+from ..data.problem import Problem, read_problems
+from ..data.prompts import PromptRenderer
 from ..errors import Stopped, UserError
+from ..files import model_folder
+from ..grading import open_grader
 from ..hub import pinned
-from ..model.device import device_errors
+from ..model.device import compute_dtype, compute_name, device, device_errors, no_updates_yet, updates_are_made
+from ..model.engine import open_engine
+from ..model.loading import merged
+from ..model.scoring import micro_batches, score_tokens
+from ..model.vllm_engine import MAX_SEQUENCES
+from ..objective import Method, Sampler
 from ..paths import DataFolder, RunFolder
-from ..records import FinalMetrics
+from ..progress import Progress
+from ..provenance import seed_of
+from ..records import FinalMetrics, MtpHeadsRecord, write_record
 from ..study.runs import Arm
-from ..study.schema import Study
+from ..study.schema import Study, Training
 from . import checkpoint
-from .head_warm_up import warm_up
-from .policy import Policy, open_policy
-from .rollout_batch import EngineMismatch
-from .steps import Steps, failed_batch_saved, open_collector
+from .batch import Batch, check_mismatch, minibatches_of_step, reads_engine, score
+from .policy import Policy, ScoredPolicy, open_policy, update
+from .ranks import gather, is_rank_0, on_rank_0
+from .records import MetricsLog
+from .rollouts import Collector, PromptStream, prompt_stream
 from .stopping import Stop
-from .update import update
+
+NO_UPDATES = (
+    "no optimizer step was made: dynamic sampling dropped every group, since all of its rewards were equal. The final "
+    "model is the initial model. Use an initial model that solves some of the problems, or more prompts."
+)
+ON_POLICY = (
+    "one update per batch, and nothing is sampled ahead: all importance ratios are 1, so ratio and clip have no effect."
+)
 
 
 def train(
@@ -29,59 +56,276 @@ def train(
     is checked after each step; to stop, the run is saved and `Stopped` is raised. The caller holds the lock of the run
     directory.
     """
-    method, settings, spec = arm.method(study), arm.training(study), pinned(study.model)
+    method, settings = arm.method(study), arm.training(study)
     torch.set_num_threads(settings.threads)
     with device_errors(settings):
-        policy = open_policy(start, spec, method, settings, seed)
+        policy = open_policy(start, pinned(study.model), method, settings, seed)
         with open_collector(study, arm, seed, policy, start, data) as (collector, validation):
-            trainer = Trainer(policy, method, collector, validation, run, stop)
-            with checkpoint.Writer(run.checkpoints) as trainer.checkpoints:
-                return trainer.train()
+            return train_policy(Run(policy, method, collector, validation, run, stop), policy)
 
 
-class Trainer(Steps):
-    """The training loop of one run, with the state that its checkpoints save."""
-
-    policy: Policy
-    checkpoints: checkpoint.Writer
-
-    def train(self) -> FinalMetrics:
-        """Train from the newest checkpoint, if there is one, to the last step, and save the final model."""
-        policy, settings = self.policy, self.settings
-        if (saved := checkpoint.load_newest(self.run.checkpoints, policy.parts)) is not None:
-            self.resume(saved)
-        self.start()
+def train_policy(run: Run, policy: Policy) -> FinalMetrics:
+    """Train from the newest checkpoint, if there is one, to the last step, and save the final model."""
+    method, settings, folder = run.method, run.settings, run.folder
+    saved = checkpoint.load_newest(folder.checkpoints, policy.parts)
+    with run.started(saved) as state, checkpoint.Writer(folder.checkpoints) as checkpoints:
         if policy.heads is not None and saved is None:
-            warm_up(policy, self.method, self.collector, self.run)
-        while self.state.step < settings.steps:
-            self.begin()
+            warm_up_heads(policy, method, run.collector, folder)
+        for step in range(state.step, settings.steps):
+            clock = Clock()
+            held_out = run.validate(clock) if step % settings.validate_every == 0 else {}
+            batch, metrics = run.next_batch(clock)  # collected, graded and scored
             updates = []
-            with self.clock("update"):
-                for batch in self.minibatches():  # each further off-policy than the previous one
-                    self.state.totals["updates"] += 1
-                    policy.warm_up_rate(self.state.totals["updates"] / max(1, settings.warmup_updates))
-                    with failed_batch_saved(batch, self.run):
-                        updates.append(update(policy, batch, self.method, settings))
-            reason, step = self.end(updates), self.state.step
-            if reason or (step % settings.checkpoint_every == 0 and step < settings.steps):
-                self._save()
+            with clock("update"):
+                for part in run.minibatches(batch):  # each further off-policy than the previous one
+                    state.totals["updates"] += 1
+                    policy.warm_up_rate(state.totals["updates"] / max(1, settings.warmup_updates))
+                    with failed_batch_saved(part, folder):
+                        updates.append(update(policy, part, method, settings))
+            reason = run.log_step(clock, metrics, updates, held_out)
+            if reason or ((step + 1) % settings.checkpoint_every == 0 and step + 1 < settings.steps):
+                run.log.flush()
+                checkpoints.save(step + 1, policy.parts, vars(state))
             if reason:
-                self.checkpoints.wait()
-                raise Stopped(f"{self.run.path}: stopped by {reason} after step {step} of {settings.steps}, and saved.")
-        return self.finish()
+                checkpoints.wait()
+                raise Stopped(
+                    f"{folder.path}: stopped by {reason} after step {step + 1} of {settings.steps}, and saved."
+                )
+        return run.finish()
 
-    def sample(self) -> None:
-        """As in `Steps`; if engine and trainer disagree, the run is saved before the error is raised."""
-        try:
-            super().sample()
-        except EngineMismatch as error:
-            self._save()
-            self.checkpoints.wait()
+
+@dataclass
+class State:
+    """The state of a run besides its policy; checkpoints contain both. Random states are keyed by the step."""
+
+    step: int = 0  # steps that are finished
+    position: int = 0  # prompts drawn from the stream so far
+    totals: dict[str, float] = field(default_factory=lambda: {"updates": 0, "tokens": 0, "samples": 0, "seconds": 0.0})
+    waiting: list[tuple[Batch | None, dict[str, float]]] = field(default_factory=list)  # sampled, not trained on yet
+    compute: str | None = None  # precision of the passes
+
+    @property
+    def counts(self) -> dict[str, float]:
+        """The totals that are determined by the seed, under their names in `metrics.jsonl`."""
+        return {f"total_{name}": self.totals[name] for name in ("updates", "tokens", "samples")}
+
+
+class Run:
+    """What the steps of a run need, and its state. Under a process group all ranks call its methods together."""
+
+    def __init__(
+        self,
+        policy: ScoredPolicy,
+        method: Method,
+        collector: Collector,
+        validation: list[Problem],
+        folder: RunFolder,
+        stop: Stop | None = None,
+    ) -> None:
+        self.policy, self.method, self.collector, self.folder, self.stop = policy, method, collector, folder, stop
+        self.settings, self.validation = collector.settings, validation
+        no_updates_yet()
+
+    @contextmanager
+    def started(self, saved: Mapping[str, Any] | None) -> Iterator[State]:
+        """Context of the steps from the state in a checkpoint on, or from the first one, with records and progress."""
+        settings, path, compute = self.settings, self.folder.path, compute_name(self.policy.model)
+        self.state = state = State(**saved) if saved is not None else State(compute=compute)
+        state.waiting = [(batch and batch.to(device()), metrics) for batch, metrics in state.waiting]
+        if state.compute != compute:  # `auto` depends on the machine
             raise UserError(
-                f"{self.run.path}: step {self.state.step}: {error} The run was saved in its state before this step."
-            ) from error
+                f"{path}: the run was started with passes in {state.compute}, and here they would be in {compute} "
+                "(training.compute: auto depends on the machine). Resume it on a machine like the first, "
+                f"or remove its folder and set training.compute to {state.compute}."
+            )
+        self.log = MetricsLog(self.folder, resume_at=state.step)
+        if state.step == 0 and settings.updates_of_batch == 1 and not settings.off_policy_steps and is_rank_0():
+            print(f"{path}: {ON_POLICY}", file=sys.stderr)
+        left, name = range(state.step, settings.steps), f"{path.parent.name} {path.name}"
+        with Progress(left, name, settings.steps, state.step, silent=not is_rank_0()) as self.progress:
+            yield state
 
-    def _save(self) -> None:
+    def validate(self, clock: Clock) -> dict[str, float]:
+        """Accuracy and mean length of one response per problem, with the same seeds in every call."""
+        with clock("validate"):
+            problems = self.validation
+            rollouts, outcomes = self.collector.answers(problems, range(len(problems)), self.policy.model)
+        return {
+            "validation_accuracy": sum(o == "correct" for o in outcomes) / len(outcomes),
+            "validation_length": sum(len(r.ids) for r in rollouts) / len(rollouts),
+        }
+
+    def next_batch(self, clock: Clock) -> tuple[Batch | None, dict[str, float]]:
+        """The batch that this step trains on, and its metrics; None if dynamic sampling has dropped all groups.
+
+        A batch waits for this step and for each of the next `training.off_policy_steps` steps. Its old policy is the
+        one that sampled it. UserError if engine and trainer differ too much.
+        """
+        state, settings, policy = self.state, self.settings, self.policy
+        for age in range(len(state.waiting), min(settings.off_policy_steps + 1, settings.steps - state.step)):
+            rollouts, metrics = self.collector.collect(policy.model, state.position, clock)
+            state.position += int(metrics["groups_drawn"])
+            batch = None
+            if rollouts:
+                with clock("log_probs"):
+                    batch, scored = score(rollouts, policy, self.method, settings, age)
+                try:
+                    check_mismatch(scored, policy.model, settings.max_mismatch)
+                except UserError as error:
+                    raise UserError(f"{self.folder.path}: step {state.step}: {error}") from error
+                metrics |= scored
+            state.waiting.append((batch, metrics))
+        return state.waiting.pop(0)
+
+    def minibatches(self, batch: Batch | None) -> Iterator[Batch]:
+        """The minibatch of each optimizer step of this step."""
+        # Random choices in an objective (such as Clip-Cov) are keyed by the step.
+        torch.manual_seed(seed_of("step", self.collector.seed, self.state.step))
+        if batch is not None:
+            settings, prompts = self.settings, len(batch.rollouts) // self.settings.group
+            for rows in minibatches_of_step(settings, prompts, settings.group, self.collector.seed, self.state.step):
+                yield batch.rows(rows)
+
+    def log_step(
+        self, clock: Clock, metrics: dict[str, float], updates: list[dict[str, float]], held_out: dict[str, float]
+    ) -> str | None:
+        """End a step: write its records, of its batch, updates and validation; returns the reason to stop, if any."""
+        settings, state, step = self.settings, self.state, self.state.step
+        if updates:
+            updates_are_made()
+        seconds, tokens = clock.elapsed, metrics.pop("sampled_tokens")
+        state.totals["tokens"] += tokens
+        state.totals["samples"] += metrics["groups_drawn"] * settings.group
+        state.totals["seconds"] += seconds
+        if settings.off_policy_steps:
+            metrics["staleness"] = float(min(step, settings.off_policy_steps))  # steps since the batch was sampled
+        self.log.metrics({"step": step, **metrics, **over_updates(updates), **held_out, **state.counts})
+        used = {**clock.report(int(tokens)), **gpu_use(), "total_seconds": state.totals["seconds"]}
+        self.log.timings({"step": step, **used})
+        self.progress.advance(f"accuracy {metrics['sampled_accuracy']:.2f}")
+        state.step += 1
+        reason = None if self.stop is None else self.stop.after_step(seconds)
+        return next(filter(None, gather([reason])), None)  # if any rank has to stop, all do so after the same step
+
+    def finish(self) -> FinalMetrics:
+        """Validate and save the final model.
+
+        It is saved in the precision of its passes, as the engine samples it: the optimizer's weights contain updates
+        that are too small for this precision and had no effect on matrix products.
+        """
+        settings, state, policy = self.settings, self.state, self.policy
+        if not state.totals["updates"] and is_rank_0():
+            print(f"{self.folder.path}: {NO_UPDATES}", file=sys.stderr)
+        final = self.validate(Clock())
+        self.log.metrics({"step": settings.steps, **final, **state.counts})
         self.log.flush()
-        state = self.state
-        self.checkpoints.save(state.step, self.policy.parts, vars(state))
+        model: Any = merged(policy.model, torch.device("cpu"), keep=is_rank_0(), dtype=compute_dtype(policy.model))
+
+        def save() -> None:
+            with model_folder(self.folder.model, again="it resumes from the last checkpoint") as folder:
+                for part in (model, policy.tokenizer):
+                    part.save_pretrained(folder)
+
+        on_rank_0(save)
+        return FinalMetrics(**final, steps=settings.steps, **state.totals)
+
+
+@contextmanager
+def open_collector(
+    study: Study, arm: Arm, seed: int, policy: ScoredPolicy, start: str, data: DataFolder
+) -> Iterator[tuple[Collector, list[Problem]]]:
+    """Context with what samples and grades a run's rollouts, and its validation problems."""
+    settings, method = arm.training(study), arm.method(study)
+    problems, validation = read_problems(data.train), read_problems(data.validation)
+    with_tests = any(problem.options.tests for problem in [*problems, *validation])
+    with open_grader(study.grader, study.extraction, with_tests) as grader:
+        longest = policy.model.config.get_text_config().max_position_embeddings - settings.max_tokens
+        renderer = PromptRenderer(policy.tokenizer, study.prompt, longest)
+        engine = open_engine(
+            settings.engine,
+            start,
+            policy.model,
+            policy.tokenizer,
+            revision=pinned(study.model).revision,
+            kv_gib=settings.kv_gib,
+            colocated=True,
+            tokens=tokens_at_once(problems, renderer, settings),
+        )
+        # With dynamic sampling the groups with log-probabilities could all be dropped.
+        every = reads_engine(method, settings) or method.sampler.dynamic
+        stream = prompt_stream(problems, seed)
+        yield Collector(stream, engine, grader, renderer, method.sampler, settings, seed, every), validation
+
+
+def tokens_at_once(problems: list[Problem], renderer: PromptRenderer, settings: Training) -> int:
+    """Tokens of a step's prompts and responses, if all were as long as the longest; prompts by some of the problems."""
+    prompts = [len(renderer.ids(p.problem, bool(p.options.tests))) for p in problems[:256]]
+    sequences = min(settings.prompts_per_step * settings.group, MAX_SEQUENCES)
+    return sequences * (2 * max(prompts) + settings.max_tokens)
+
+
+def warm_up_heads(policy: Policy, method: Method, collector: Collector, run: RunFolder) -> None:
+    """Train the prediction heads by cross-entropy on samples of the policy, which is not changed; writes their record.
+
+    Prompts and sampling seeds are separate from those of training.
+    """
+    started, seed, settings, heads = (
+        time.perf_counter(),
+        seed_of("heads", collector.seed),
+        collector.settings,
+        policy.heads,
+    )
+    assert heads is not None
+    stream, plain = PromptStream(collector.stream.problems, seed), Sampler(dynamic=False)
+    collector = replace(collector, stream=stream, sampler=plain, seed=seed)
+    optimizer = torch.optim.AdamW(heads.parameters(), lr=method.mtp_heads.learning_rate, weight_decay=0.0)
+    losses = []
+    for number in range(method.mtp_heads.warmup_batches):
+        rollouts, _ = collector.collect(policy.model, number * settings.prompts_per_step, Clock())
+        for rows in micro_batches(rollouts, settings.micro_batch_tokens):  # each is an optimizer step of its own
+            part = [rollouts[row] for row in rows]
+            tokens = sum(len(rollout.ids) for rollout in part)
+            loss = score_tokens(policy.model, part, settings.temperature, heads=heads).future_loss
+            assert loss is not None
+            optimizer.zero_grad(set_to_none=True)
+            (loss / tokens).backward()
+            optimizer.step()
+            losses.append(loss.item() / tokens)
+    parameters = sum(p.numel() for p in heads.parameters())
+    seconds = time.perf_counter() - started
+    write_record(run.mtp_heads, MtpHeadsRecord(losses=losses, seconds=seconds, parameters=parameters))
+
+
+@contextmanager
+def failed_batch_saved(batch: Batch, run: RunFolder) -> Iterator[None]:
+    """Save the batch if its update raises a UserError, for inspection."""
+    try:
+        yield
+    except UserError as error:
+        ids = [(rollout.prompt, rollout.ids) for rollout in batch.rollouts]
+        torch.save({"ids": ids, "mask": batch.tokens.mask, "advantages": batch.tokens.advantages}, run.failed_batch)
+        raise UserError(
+            f"{run.path}: {error} The batch is saved in {run.failed_batch}; a lower learning rate or a clip may help."
+        ) from error
+
+
+def over_updates(updates: list[dict[str, float]]) -> dict[str, float]:
+    """The metrics of a step from those of its updates: means, and maxima for names that end with `_max`."""
+    if not updates:
+        return {}
+    columns = {name: [u[name] for u in updates] for name in updates[0]}
+    return {name: max(v) if name.endswith("_max") else sum(v) / len(v) for name, v in columns.items()}
+
+
+def gpu_use() -> dict[str, float]:
+    """Largest memory in use so far and current utilisation of the GPU, under MLflow's names; empty without a GPU.
+
+    The utilisation needs the package nvidia-ml-py, and a driver that knows it; without them it is left out.
+    """
+    if not torch.cuda.is_available():
+        return {}
+    number = torch.cuda.current_device()
+    use = {f"system/gpu_{number}_memory_usage_megabytes": torch.cuda.max_memory_allocated() / 2**20}
+    with suppress(Exception):  # errors of pynvml, such as "not supported" on a MIG device
+        use[f"system/gpu_{number}_utilization_percentage"] = float(torch.cuda.utilization())
+    return use

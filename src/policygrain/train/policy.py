@@ -1,55 +1,31 @@
-"""The policy with its optimizer, adapter and reference policy, and the scores of sequences under both."""
+"""The policy with its optimizer: scores of rollouts under it and under the reference policy, and optimizer steps."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import os
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..model.device import device, fits_beside_updates
-from ..model.loading import load_model, recompute_layers
-from ..model.logprobs import TokenScores, score_tokens
-from ..model.mtp_heads import MTPHeads
-from ..model.precision import resolve_compute, set_compute_dtype
-from ..model.sequences import Sequences, micro_batches
-from ..model.weights import add_adapter
+from ..errors import UserError
+from ..model.device import device, fits_beside_updates, resolve_compute, set_compute_dtype
+from ..model.engine import Rollout
+from ..model.loading import add_adapter, load_model
+from ..model.scoring import MTPHeads, TokenScores, micro_batches, recompute_layers, score_tokens
+from ..objective.batch import StepTotals
+from ..objective.loss import merge_metrics
 from ..provenance import seed_of
+from .batch import Batch, width_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from ..objective import Method
     from ..study.schema import Model, Training
-
-
-@contextmanager
-def on_device(reference: PreTrainedModel | None, model: PreTrainedModel) -> Iterator[PreTrainedModel]:
-    """Context in which ``reference`` is on the compute device; afterwards it goes back to the host if room is scarce.
-
-    With ``reference=None`` the initial policy is ``model`` with its adapter disabled.
-    """
-    if reference is None:
-        model.disable_adapters()
-        try:
-            yield model
-        finally:
-            model.enable_adapters()
-    else:
-        # Its weights never change, so nothing has to be copied back.
-        tensors, place = (*reference.parameters(), *reference.buffers()), device()
-        on_host = reference.__dict__.setdefault("policygrain_on_host", [tensor.data for tensor in tensors])
-        try:
-            for tensor, host in zip(tensors, on_host, strict=True):
-                if tensor.device != place:
-                    tensor.data = host.to(place, non_blocking=True)
-            yield reference
-        finally:
-            if not fits_beside_updates(sum(host.nbytes for host in on_host)):
-                for tensor, host in zip(tensors, on_host, strict=True):
-                    tensor.data = host
 
 
 @dataclass
@@ -63,14 +39,14 @@ class ScoredPolicy:
     tokenizer: Any
     reference: PreTrainedModel | None
 
-    def score(self, sequences: Sequences, settings: Training) -> TokenScores:
+    def score(self, rollouts: Sequence[Rollout], settings: Training) -> TokenScores:
         """Log-probabilities and entropies of all responses under the policy, without gradient."""
-        return score_sequences(self.model, sequences, settings)
+        return score_rollouts(self.model, rollouts, settings)
 
-    def score_reference(self, sequences: Sequences, settings: Training) -> TokenScores | None:
+    def score_reference(self, rollouts: Sequence[Rollout], settings: Training) -> TokenScores | None:
         """Log-probabilities and entropies under the reference policy; None if a trainer has not loaded it."""
         with on_device(self.reference, self.model) as start:
-            return score_sequences(start, sequences, settings)
+            return score_rollouts(start, rollouts, settings)
 
 
 @dataclass
@@ -104,9 +80,9 @@ class Policy(ScoredPolicy):
         parts = {"model": self.model, "heads": self.heads, "optimizer": self.optimizer, "scaler": self.scaler}
         return {name: part for name, part in parts.items() if part is not None}
 
-    def score(self, sequences: Sequences, settings: Training) -> TokenScores:
-        """Log-probabilities and entropies of all responses under the policy, without gradient."""
-        return score_sequences(self.model, sequences, settings, self.heads)
+    def score(self, rollouts: Sequence[Rollout], settings: Training) -> TokenScores:
+        """As in `ScoredPolicy`, with what the heads predict."""
+        return score_rollouts(self.model, rollouts, settings, self.heads)
 
     def warm_up_rate(self, share: float) -> None:
         """Set learning rates to ``share``, at most 1, of their initial values."""
@@ -114,19 +90,7 @@ class Policy(ScoredPolicy):
             parameters["lr"] = parameters["initial_lr"] * min(1.0, share)
 
 
-def score_sequences(
-    model: PreTrainedModel, sequences: Sequences, settings: Training, heads: MTPHeads | None = None
-) -> TokenScores:
-    """Log-probabilities and entropies of all responses under ``model``, without gradient."""
-    names = ("log_probs", "entropy", "future") if heads else ("log_probs", "entropy")
-    whole = {name: torch.zeros(sequences.mask.shape, device=model.device) for name in names}
-    with torch.no_grad():
-        for rows in micro_batches(sequences, settings.micro_batch_tokens):
-            part = sequences.rows(rows)
-            scores = score_tokens(model, part, settings.temperature, heads=heads)
-            for name, values in whole.items():
-                values[rows, : part.mask.shape[1]] = getattr(scores, name)
-    return TokenScores(whole["log_probs"], whole["entropy"], whole.get("future"), None)
+# ---- opening ----
 
 
 def open_policy(start: str, spec: Model, method: Method, settings: Training, seed: int, fused: bool = True) -> Policy:
@@ -198,3 +162,122 @@ def make_optimizer(
 def make_scaler(settings: Training) -> torch.amp.GradScaler:
     """The gradient scaler against underflow in float16; it is disabled for other data types."""
     return torch.amp.GradScaler(device().type, enabled=settings.compute == "float16")
+
+
+# ---- scores ----
+
+
+def score_rollouts(
+    model: PreTrainedModel, rollouts: Sequence[Rollout], settings: Training, heads: MTPHeads | None = None
+) -> TokenScores:
+    """Log-probabilities and entropies of all responses under ``model``, without gradient."""
+    names = ("log_probs", "entropy") if heads is None else ("log_probs", "entropy", "future")
+    whole = {name: torch.zeros((len(rollouts), width_of(rollouts)), device=model.device) for name in names}
+    with torch.no_grad():
+        for rows in micro_batches(rollouts, settings.micro_batch_tokens):
+            scores = score_tokens(model, [rollouts[row] for row in rows], settings.temperature, heads=heads)
+            for name, values in whole.items():
+                values[rows, : scores.log_probs.shape[1]] = getattr(scores, name)
+    return TokenScores(**whole)
+
+
+@contextmanager
+def on_device(reference: PreTrainedModel | None, model: PreTrainedModel) -> Iterator[PreTrainedModel]:
+    """Context in which ``reference`` is on the compute device; afterwards it goes back to the host if room is scarce.
+
+    With ``reference=None`` the initial policy is ``model`` with its adapter disabled.
+    """
+    if reference is None:
+        model.disable_adapters()
+        try:
+            yield model
+        finally:
+            model.enable_adapters()
+    else:
+        # Its weights never change, so nothing has to be copied back.
+        tensors, place = (*reference.parameters(), *reference.buffers()), device()
+        on_host = reference.__dict__.setdefault("policygrain_on_host", [tensor.data for tensor in tensors])
+        try:
+            for tensor, host in zip(tensors, on_host, strict=True):
+                if tensor.device != place:
+                    tensor.data = host.to(place, non_blocking=True)
+            yield reference
+        finally:
+            if not fits_beside_updates(sum(host.nbytes for host in on_host)):
+                for tensor, host in zip(tensors, on_host, strict=True):
+                    tensor.data = host
+
+
+# ---- updates ----
+
+
+def update(policy: Policy, batch: Batch, method: Method, settings: Training) -> dict[str, float]:
+    """One optimizer step on ``batch``; returns its metrics.
+
+    UserError, and no step, if the gradient is not finite. The result is the same for all divisions into micro-batches.
+    """
+    model, heads, optimizer, scaler = policy.model, policy.heads, policy.optimizer, policy.scaler
+    optimizer.zero_grad(set_to_none=True)
+    whole = step_context(policy, batch, method, settings)
+    entropy_gradient = "entropy_gradient" in method.needs
+    outputs, future_losses = [], []
+    for rows in micro_batches(batch.rollouts, settings.micro_batch_tokens):
+        part = batch.rows(rows)
+        scores = score_tokens(model, part.rollouts, settings.temperature, entropy_gradient, heads)
+        now = {"log_probs": scores.log_probs, "entropy": scores.entropy, "future_log_probs": scores.future}
+        out = method.loss(part.tokens.replace(**now, step=whole))
+        loss = out.loss
+        if scores.future_loss is not None:
+            # The heads are trained further, because the policy that they predict changes.
+            future_loss = scores.future_loss / whole.n_tokens
+            loss = loss + method.mtp_heads.loss_weight * future_loss
+            future_losses.append(future_loss.detach())
+        with fixed_order():
+            scaler.scale(loss).backward()
+        outputs.append(out)
+    scaler.unscale_(optimizer)
+    if heads is not None:
+        torch.nn.utils.clip_grad_norm_(heads.parameters(), settings.max_grad_norm)
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm).item()
+    # Metrics are read here, when all passes have been started.
+    metrics = merge_metrics([out.metrics for out in outputs])
+    if future_losses:
+        metrics["future_loss"] = sum(x.item() for x in future_losses)
+    metrics |= {"gradient_norm": norm, "learning_rate": optimizer.param_groups[0]["lr"]}
+    # In float16 a gradient may overflow: the scaler then skips the step and scales the next loss by less.
+    check_step(metrics, may_overflow=scaler.get_scale() > 1)
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad(set_to_none=True)  # frees memory for a colocated engine
+    return metrics
+
+
+@contextmanager
+def fixed_order() -> Iterator[None]:
+    """Context in which a GPU sums gradients in a fixed order, so that a resumed run is the same bit for bit."""
+    if not torch.cuda.is_available():
+        yield
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # costs a pass over every new tensor
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def check_step(metrics: dict[str, float], may_overflow: bool = False) -> None:
+    """UserError if the gradient of a step is not finite, except for an overflow that the scaler handles."""
+    if not math.isfinite(metrics["gradient_norm"]) and not may_overflow:
+        values = f"(loss {metrics['loss']}, largest ratio {metrics['ratio_max']:.3g})"
+        raise UserError(f"the gradient is not finite {values}.")
+
+
+def step_context(policy: ScoredPolicy, batch: Batch, method: Method, settings: Training) -> StepTotals:
+    """Step context used to normalise micro-batches, with current log-probabilities if the method needs them."""
+    step = batch.tokens.replace(step=None)
+    if "step_log_probs" in method.needs:
+        now = policy.score(batch.rollouts, settings)
+        step = step.replace(log_probs=now.log_probs, entropy=now.entropy, future_log_probs=now.future)
+    return method.step_of(step)

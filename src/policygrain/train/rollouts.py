@@ -1,21 +1,18 @@
-"""Sampling of rollouts: prompts, groups of responses, rewards, dynamic sampling."""
+"""Rollouts of a training step: prompts, groups of responses, rewards, dynamic sampling."""
 
 from __future__ import annotations
 
 import math
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from ..clock import Clock
 from ..data.problem import Problem
 from ..data.prompts import PromptRenderer
 from ..grading import Grader, Outcome
-from ..model.engine import Engine, Request, Response
+from ..model.engine import Engine, Request, Rollout
 from ..objective import Sampler
 from ..provenance import seed_of
 from ..study.schema import Training
@@ -52,23 +49,9 @@ def response_seeds(seed: int, position: int, group: int) -> list[int]:
     return [seed_of(seed, position, number) for number in range(group)]
 
 
-@dataclass
-class Rollouts:
-    """A batch of responses in groups; tensors are [prompts, group], lists [prompts][group]."""
-
-    prompts: list[list[int]]
-    responses: list[list[Response]]
-    rewards: Tensor
-    correct: Tensor
-    sampled: int  # prompts that were sampled for this batch
-    dropped: int  # prompts left out: groups with equal rewards, and surplus groups
-    sampled_accuracy: float  # of all sampled responses, dropped groups included
-    tokens: int  # tokens that the policy sampled for this batch, dropped groups included
-
-
 @dataclass(frozen=True)
 class Collector:
-    """Samples and grades batches of responses."""
+    """Samples and grades rollouts."""
 
     stream: PromptStream
     engine: Engine
@@ -77,127 +60,87 @@ class Collector:
     sampler: Sampler
     settings: Training
     seed: int
-    all_log_probs: bool = True  # of the engine; False: of every fourth group of a batch, for the mismatch alone
-    # Prompt and responses by the prompt's position in the stream, from `sample_ahead` until a batch takes them.
-    _waiting: dict[int, tuple[list[int], list[Response]]] = field(default_factory=dict, init=False, repr=False)
+    all_log_probs: bool = True  # of the engine; False: of every fourth group, to compare engine and trainer
 
-    def sample_ahead(self, clock: Clock, positions: range) -> None:
-        """Sample groups for the prompts at these positions, of several batches of one policy, in one call."""
+    def collect(self, model: Any, position: int, clock: Clock) -> tuple[list[Rollout], dict[str, float]]:
+        """Sample from ``model`` and grade ``prompts_per_step`` groups, fewer only where dynamic sampling gives up.
+
+        Returns the rollouts, group by group, and counts. Prompts are those of the stream from ``position`` on,
+        ``groups_drawn`` of them; ``sampled_accuracy`` and ``sampled_tokens`` include groups that are dropped.
+        """
+        wanted, sampler = self.settings.prompts_per_step, self.sampler
+        budget = wanted * (sampler.max_batches if sampler.dynamic else 1)
+        kept: list[list[Rollout]] = []
+        drawn = responses = tokens = correct = 0
+        with clock("synchronise"):
+            self.engine.load_weights(model)
+        while len(kept) < wanted and drawn < budget:
+            missing = wanted - len(kept)
+            count = min(budget - drawn, math.ceil(missing * sampler.oversample) if sampler.dynamic else missing)
+            groups = self._graded(range(position + drawn, position + drawn + count), clock)
+            for rollout in (rollout for group in groups for rollout in group):
+                responses, tokens, correct = responses + 1, tokens + len(rollout.ids), correct + rollout.correct
+            drawn += count
+            useful = [group for group in groups if not sampler.dynamic or len({r.reward for r in group}) > 1]
+            kept += useful[:missing]
+        self.engine.sleep()
+        return [rollout for group in kept for rollout in group], {
+            "sampled_accuracy": correct / responses,
+            "sampled_tokens": tokens,
+            "groups_drawn": drawn,
+            "groups_dropped": drawn - len(kept),  # those with equal rewards, and surplus ones
+        }
+
+    def _graded(self, positions: range, clock: Clock) -> list[list[Rollout]]:
+        """A graded group for each prompt at these positions of the stream."""
         problems, group = self.stream.at(positions), self.settings.group
-        prompts = [self.renderer.ids(p.problem, bool(p.options.tests)) for p in problems]
-        requests = [
-            self._request(prompt, seed, self.all_log_probs or number % self.settings.prompts_per_step % 4 == 0)
-            for number, (position, prompt) in enumerate(zip(positions, prompts, strict=True))
-            for seed in response_seeds(self.seed, position, group)
-        ]
+        requests = []
+        for number, (position, prompt) in enumerate(zip(positions, self._prompts(problems), strict=True)):
+            log_probs = self.all_log_probs or number % 4 == 0
+            requests += [self._request(prompt, seed, log_probs) for seed in response_seeds(self.seed, position, group)]
         with clock("generate"):
-            flat = map_over_ranks(self.engine.generate, requests)
-        groups = [flat[i : i + group] for i in range(0, len(flat), group)]
-        self._waiting.update(zip(positions, zip(prompts, groups, strict=True), strict=True))
+            rollouts = map_over_ranks(self.engine.generate, requests)
+        with clock("reward"):
+            problem_of_rollout = [problem for problem in problems for _ in range(group)]
+            outcomes = grade_rollouts(problem_of_rollout, rollouts, self.grader, self.renderer.tokenizer)
+            for rollout, outcome in zip(rollouts, outcomes, strict=True):
+                rollout.correct = outcome == "correct"
+                punishment = overlong(len(rollout.ids), self.settings.max_tokens, self.sampler.overlong_buffer)
+                rollout.reward = rollout.correct - punishment
+        return [rollouts[i : i + group] for i in range(0, len(rollouts), group)]
 
     def answers(
         self, problems: Sequence[Problem], seeds: Iterable[int], model: Any
-    ) -> tuple[list[Response], list[Outcome]]:
+    ) -> tuple[list[Rollout], list[Outcome]]:
         """A response of ``model`` to each problem, sampled with the seed at its place, and its outcome."""
-        prompts = (self.renderer.ids(p.problem, bool(p.options.tests)) for p in problems)
-        requests = [self._request(prompt, seed, False) for prompt, seed in zip(prompts, seeds, strict=True)]
+        pairs = zip(self._prompts(problems), seeds, strict=True)
+        requests = [self._request(prompt, seed, log_probs=False) for prompt, seed in pairs]
         self.engine.load_weights(model)
-        responses = map_over_ranks(self.engine.generate, requests)
+        rollouts = map_over_ranks(self.engine.generate, requests)
         self.engine.sleep()
-        return responses, grade_responses(problems, responses, self.grader, self.renderer.tokenizer)
+        return rollouts, grade_rollouts(problems, rollouts, self.grader, self.renderer.tokenizer)
+
+    def _prompts(self, problems: Iterable[Problem]) -> list[list[int]]:
+        return [self.renderer.ids(problem.problem, bool(problem.options.tests)) for problem in problems]
 
     def _request(self, prompt: list[int], seed: int, log_probs: bool) -> Request:
         return Request(prompt, seed, self.settings.max_tokens, self.settings.temperature, log_probs=log_probs)
 
-    def collect(self, clock: Clock, position: int = 0) -> Rollouts:
-        """A batch of ``prompts_per_step`` groups; fewer only when dynamic sampling ends at ``max_batches``.
 
-        Its prompts are those of the stream from ``position`` on, `Rollouts.sampled` of them.
-        """
-        wanted = self.settings.prompts_per_step
-        budget = wanted * (self.sampler.max_batches if self.sampler.dynamic else 1)
-        parts: list[Rollouts] = []
-        sampled = full = tokens = 0
-        right = 0.0
-        while full < wanted and sampled < budget:
-            missing = wanted - full
-            count = math.ceil(missing * self.sampler.oversample) if self.sampler.dynamic else missing
-            count = min(count, budget - sampled)
-            part = self._sample(range(position + sampled, position + sampled + count), clock)
-            sampled, tokens = sampled + len(part.prompts), tokens + part.tokens
-            right += part.sampled_accuracy * len(part.prompts)
-            if self.sampler.dynamic:
-                useful = (part.rewards != part.rewards[:, :1]).any(1)
-                part = _select(part, useful & (useful.cumsum(0) <= wanted - full))
-            parts.append(part)
-            full += len(part.prompts)
-        return Rollouts(
-            prompts=[p for k in parts for p in k.prompts],
-            responses=[r for k in parts for r in k.responses],
-            rewards=torch.cat([k.rewards for k in parts]),
-            correct=torch.cat([k.correct for k in parts]),
-            sampled=sampled,
-            dropped=sampled - full,
-            sampled_accuracy=right / sampled,
-            tokens=tokens,
-        )
-
-    def _sample(self, positions: range, clock: Clock) -> Rollouts:
-        group, settings, count = self.settings.group, self.settings, len(positions)
-        missing = [position for position in positions if position not in self._waiting]
-        if missing:  # these are the last ones, since batches take their prompts in order
-            self.sample_ahead(clock, range(missing[0], positions.stop))
-        problems = self.stream.at(positions)
-        prompts, groups = zip(*(self._waiting.pop(position) for position in positions), strict=True)
-        flat = [response for group_of_prompt in groups for response in group_of_prompt]
-        with clock("reward"):
-            problem_of_response = [p for p in problems for _ in range(group)]
-            outcomes = grade_responses(problem_of_response, flat, self.grader, self.renderer.tokenizer)
-            correct = torch.tensor([o == "correct" for o in outcomes], dtype=torch.float32)
-        rewards = correct - _overlong(flat, settings.max_tokens, self.sampler.overlong_buffer)
-        return Rollouts(
-            list(prompts),
-            list(groups),
-            rewards.view(count, group),
-            correct.view(count, group),
-            sampled=count,
-            dropped=0,
-            sampled_accuracy=correct.mean().item(),
-            tokens=sum(len(r.ids) for r in flat),
-        )
-
-
-def grade_responses(
-    problems: Sequence[Problem], responses: Sequence[Response], grader: Grader, tokenizer: Any
+def grade_rollouts(
+    problems: Sequence[Problem], rollouts: Sequence[Rollout], grader: Grader, tokenizer: Any
 ) -> list[Outcome]:
-    """One outcome per (problem, response); every rank grades a share of them."""
+    """One outcome per (problem, rollout); every rank grades a share of them."""
 
-    def outcomes(pairs: list[tuple[Problem, Response]]) -> list[Outcome]:
+    def outcomes(pairs: list[tuple[Problem, Rollout]]) -> list[Outcome]:
         share, answers = zip(*pairs, strict=True)
         texts = tokenizer.batch_decode([r.ids for r in answers], skip_special_tokens=True)
-        return grader.grade(
-            [p.answer for p in share],
-            texts,
-            [p.options for p in share],
-            [p.id for p in share],
-        )
+        return grader.grade([p.answer for p in share], texts, [p.options for p in share], [p.id for p in share])
 
-    return map_over_ranks(outcomes, list(zip(problems, responses, strict=True)))
+    return map_over_ranks(outcomes, list(zip(problems, rollouts, strict=True)))
 
 
-def _overlong(responses: list[Response], max_tokens: int, buffer_share: float) -> Tensor:
+def overlong(length: int, max_tokens: int, buffer_share: float) -> float:
     """DAPO's soft overlong punishment (arXiv 2503.14476 eq. 13): 0 up to L_max − B, then linear up to 1 at L_max."""
-    lengths = torch.tensor([len(r.ids) for r in responses], dtype=torch.float32)
     buffer = buffer_share * max_tokens
-    return ((lengths - (max_tokens - buffer)) / buffer).clamp(0, 1) if buffer else torch.zeros_like(lengths)
-
-
-def _select(rollouts: Rollouts, keep: Tensor) -> Rollouts:
-    rows = keep.nonzero().squeeze(1).tolist()
-    return replace(
-        rollouts,
-        prompts=[rollouts.prompts[i] for i in rows],
-        responses=[rollouts.responses[i] for i in rows],
-        rewards=rollouts.rewards[keep],
-        correct=rollouts.correct[keep],
-    )
+    return min(1.0, max(0.0, (length - (max_tokens - buffer)) / buffer)) if buffer else 0.0

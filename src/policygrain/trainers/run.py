@@ -150,7 +150,7 @@ def has_ended(run: RunFolder, config: RunConfig) -> bool:
 
 
 def _summarise(study: Study, run: RunFolder, config: RunConfig, final: FinalMetrics) -> None:
-    from ..model.precision import resolve_compute
+    from ..model.device import resolve_compute
 
     trainer = config.training["trainer"]
     packages = ("trl", "accelerate") if trainer == "trl" else ()

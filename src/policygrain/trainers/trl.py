@@ -1,6 +1,6 @@
 """TRL as the trainer of a run: responses are sampled as in the loop; TRL optimises, shards and saves the model.
 
-Rollouts, objective and records are those of the loop in `train/` (`Steps`), so a run by TRL is paired with one of the
+Rollouts, objective and records are those of the loop in `train/` (`Run`), so a run by TRL is paired with one of the
 loop; they differ by rounding. TRL, Accelerate and DeepSpeed distribute the model over processes (`training.trl`).
 """
 
@@ -12,6 +12,7 @@ import os
 import shutil
 import time
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -21,23 +22,23 @@ import torch
 from datasets import Dataset
 from safetensors import SafetensorError
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PrinterCallback, Trainer, TrainerCallback
 
+from ..clock import Clock
 from ..errors import Stopped
 from ..hub import pinned
 from ..model.attention import to_device
-from ..model.device import device, device_errors
-from ..model.logprobs import TokenScores
-from ..model.precision import compute_name
-from ..model.sequences import Sequences, pack
-from ..model.weights import has_adapter, load_adapter
+from ..model.device import compute_name, device, device_errors
+from ..model.engine import Rollout
+from ..model.loading import has_adapter, load_adapter
+from ..model.scoring import TokenScores
 from ..objective.loss import merge_metrics
+from ..train.batch import Batch, width_of
 from ..train.checkpoint import explained, finish, load_state, make_room, newest_complete, save_state
-from ..train.policy import ScoredPolicy, make_optimizer, on_device, open_models
+from ..train.loop import Run, failed_batch_saved, open_collector
+from ..train.policy import ScoredPolicy, check_step, make_optimizer, on_device, open_models, step_context
 from ..train.ranks import gather, is_rank_0, on_rank_0, ranks, sum_over_ranks
-from ..train.rollout_batch import TrainingBatch
-from ..train.steps import Steps, failed_batch_saved, open_collector
-from ..train.update import check_step, step_context
 from .trl_settings import grpo_config, is_sharded, micro_batches_per_update
 
 if TYPE_CHECKING:
@@ -65,11 +66,8 @@ def train(
         host = torch.device("cpu") if sharded else None  # FSDP moves each process's shards to its GPU
         policy = TrlPolicy(*open_models(start, spec, settings, seed, place=host, with_reference=not sharded))
     with device_errors(settings), open_collector(study, arm, seed, policy, start, data) as (collector, validation):
-        steps = Steps(policy, method, collector, validation, run, stop)
+        steps = Run(policy, method, collector, validation, run, stop)
         resumed = on_rank_0(lambda: newest_complete(run.checkpoints))
-        if resumed is not None:
-            steps.resume(load_state(resumed))
-        steps.start()
         compute = compute_name(policy.model)
         config = grpo_config(
             settings,
@@ -79,13 +77,13 @@ def train(
             loads_reference=sharded and "reference" in method.needs and spec.lora is None,
             gpu=device().type == "cuda",
         )
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), steps.started(None if resumed is None else load_state(resumed)) as state:
             warnings.simplefilter("ignore")
             trainer = StudyTrainer(steps, model=policy.model, processing_class=policy.tokenizer, args=config)
             policy.trainer = trainer
             trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
         if trainer.stopped_by is not None:
-            done = f"after step {steps.state.step} of {settings.steps}, and saved"
+            done = f"after step {state.step} of {settings.steps}, and saved"
             raise Stopped(f"{run.path}: stopped by {trainer.stopped_by} {done}.")
         final = steps.finish()
         on_rank_0(lambda: shutil.rmtree(config.output_dir, ignore_errors=True))
@@ -98,22 +96,22 @@ class TrlPolicy(ScoredPolicy):
 
     trainer: StudyTrainer | None = None
 
-    def score(self, sequences: Sequences, settings: Training) -> TokenScores:
+    def score(self, rollouts: Sequence[Rollout], settings: Training) -> TokenScores:
         """Log-probabilities and entropies of all responses under the policy, without gradient."""
         assert self.trainer is not None
-        return self.trainer.score(self.trainer.model, sequences)
+        return self.trainer.score(self.trainer.model, rollouts)
 
-    def score_reference(self, sequences: Sequences, settings: Training) -> TokenScores | None:
+    def score_reference(self, rollouts: Sequence[Rollout], settings: Training) -> TokenScores | None:
         """The same under the reference policy; None for a sharded model whose method does not need it."""
         assert self.trainer is not None
         if self.trainer.ref_model is not None:
-            return self.trainer.score(self.trainer.ref_model, sequences)
+            return self.trainer.score(self.trainer.ref_model, rollouts)
         if self.reference is not None:
-            return super().score_reference(sequences, settings)
+            return super().score_reference(rollouts, settings)
         if not has_adapter(self.model):
             return None
         with on_device(None, self.model):
-            return self.trainer.score(self.trainer.model, sequences)
+            return self.trainer.score(self.trainer.model, rollouts)
 
 
 class SkippableAdamW(torch.optim.AdamW):
@@ -132,12 +130,12 @@ class StudyTrainer(GRPOTrainer):
     optimizer: Any
     adamw: SkippableAdamW
 
-    def __init__(self, steps: Steps, **kwargs: Any) -> None:
+    def __init__(self, steps: Run, **kwargs: Any) -> None:
         self.study, self.study_settings = steps, steps.settings
         self.micro_batches = micro_batches_per_update(steps.settings, ranks()[1])
         self.stopped_by: str | None = None
-        self._minibatches: list[TrainingBatch] = []
-        self._minibatch: TrainingBatch | None = None  # of the current optimizer step; None: the step is skipped
+        self._minibatches: list[Batch] = []
+        self._minibatch: Batch | None = None  # of the current optimizer step; None: the step is skipped
         self._micro_batches: tuple[Tensor, ...] = ()  # rows of the minibatch that this process computes
         self._parts: list[dict[str, float]] = []  # metrics of its micro-batches so far
         self._updates: list[dict[str, float]] = []  # metrics of the optimizer steps of this training step so far
@@ -153,20 +151,22 @@ class StudyTrainer(GRPOTrainer):
         update, micro_batch = divmod(in_step, self.micro_batches)
         if in_step == 0:
             self.study.policy.model = self.accelerator.unwrap_model(self.model)
-            self.study.begin()
+            self.clock, validates = Clock(), self.study.state.step % self.study_settings.validate_every == 0
+            self._held_out = self.study.validate(self.clock) if validates else {}
+            batch, self._sampled = self.study.next_batch(self.clock)
             self._started = time.perf_counter()
-            self._minibatches = list(self.study.minibatches())
+            self._minibatches = list(self.study.minibatches(batch))
         if micro_batch == 0:
             self._begin_update(self._minibatches[update] if update < len(self._minibatches) else None)
         return {"rows": self._micro_batches[micro_batch]} if self._micro_batches else {}
 
-    def _begin_update(self, batch: TrainingBatch | None) -> None:
+    def _begin_update(self, batch: Batch | None) -> None:
         self._minibatch, self._parts, self._micro_batches = batch, [], ()
         if batch is None:
             return
         self._step_context = step_context(self.study.policy, batch, self.study.method, self.study_settings)
         number, count = ranks()
-        by_length = batch.sequences.mask.sum(1).argsort(stable=True)
+        by_length = torch.tensor([len(r.ids) for r in batch.rollouts]).argsort(stable=True)
         self._micro_batches = by_length[number::count].tensor_split(self.micro_batches)
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *_: Any, **__: Any) -> Tensor:
@@ -175,45 +175,45 @@ class StudyTrainer(GRPOTrainer):
         if batch is None or rows is None or not len(rows):
             # A process without responses takes part in the forward passes of sharded models, with a loss of 0.
             tokenizer = self.study.policy.tokenizer
-            nothing = pack([[tokenizer.eos_token_id]], [[tokenizer.eos_token_id]], tokenizer.pad_token_id)
-            return self._scores(model, nothing).log_probs.sum() * 0.0
+            nothing = Rollout([tokenizer.eos_token_id], [tokenizer.eos_token_id], True, [])
+            return self._scores(model, [nothing]).log_probs.sum() * 0.0
         part, method = batch.rows(rows), self.study.method
-        scores = self._scores(model, part.sequences, "entropy_gradient" in method.needs)
+        scores = self._scores(model, part.rollouts, "entropy_gradient" in method.needs)
         now = {"log_probs": scores.log_probs, "entropy": scores.entropy}
         out = method.loss(part.tokens.replace(**now, step=self._step_context))
         self._parts.append(out.metrics)
         return out.loss * ranks()[1]  # gradients are averaged over processes and must be summed
 
-    def _scores(self, model: Any, sequences: Sequences, entropy_gradient: bool = False) -> TokenScores:
-        sequences = Sequences(*to_device(sequences, device()))
-        prompts, prompt_mask = (x[sequences.prompt_of] for x in (sequences.prompts, sequences.prompt_mask))
+    def _scores(self, model: Any, rollouts: Sequence[Rollout], entropy_gradient: bool = False) -> TokenScores:
+        pad = self.study.policy.tokenizer.pad_token_id
+        prompts, prompt_mask = padded([rollout.prompt for rollout in rollouts], pad, "left")
+        ids, mask = padded([rollout.ids for rollout in rollouts], pad, "right")
         log_probs, entropy, _ = self._get_per_token_logps_and_entropies(
             model,
-            torch.cat([prompts, sequences.ids], dim=1),
-            torch.cat([prompt_mask, sequences.mask], dim=1).long(),
-            sequences.ids.shape[1],
+            torch.cat([prompts, ids], dim=1),
+            torch.cat([prompt_mask, mask], dim=1).long(),
+            ids.shape[1],
             compute_entropy=model is not self.ref_model,
         )
         entropy = torch.zeros_like(log_probs) if entropy is None else entropy
-        log_probs, entropy = (torch.where(sequences.mask, x, 0.0) for x in (log_probs, entropy))
+        log_probs, entropy = (torch.where(mask, x, 0.0) for x in (log_probs, entropy))
         return TokenScores(log_probs, entropy if entropy_gradient else entropy.detach(), None, None)
 
-    def score(self, model: Any, sequences: Sequences) -> TokenScores:
+    def score(self, model: Any, rollouts: Sequence[Rollout]) -> TokenScores:
         """Log-probabilities and entropies of all responses under ``model``, without gradient.
 
         Each process computes a share, in the same number of passes, and returns the scores of all responses.
         """
         (number, count), settings = ranks(), self.study_settings
-        order = sequences.mask.sum(1).argsort(stable=True)
+        order = torch.tensor([len(r.ids) for r in rollouts]).argsort(stable=True)
         passes = math.ceil(len(order) / count / max(1, settings.micro_batch_tokens // settings.max_tokens))
-        whole = [torch.zeros(sequences.mask.shape, device=device()) for _ in range(2)]
+        whole = [torch.zeros((len(rollouts), width_of(rollouts)), device=device()) for _ in range(2)]
         with torch.no_grad():
             for rows in order[number::count].tensor_split(passes):
-                part = sequences.rows(rows if len(rows) else order[:1])
-                scores = self._scores(model, part)
+                scores = self._scores(model, [rollouts[row] for row in (rows if len(rows) else order[:1])])
                 if len(rows):
                     for values, computed in zip(whole, scores[:2], strict=True):
-                        values[rows, : part.mask.shape[1]] = computed.float()
+                        values[rows, : computed.shape[1]] = computed.float()
         sum_over_ranks(whole)
         return TokenScores(whole[0], whole[1], None, None)
 
@@ -247,7 +247,7 @@ class StudyTrainer(GRPOTrainer):
         rate = self.optimizer.param_groups[0]["lr"]
         metrics = merge_metrics(gather(self._parts)) | {"gradient_norm": self._norm, "learning_rate": rate}
         scaler = self.accelerator.scaler
-        with failed_batch_saved(batch, self.study.run) if is_rank_0() else contextlib.nullcontext():
+        with failed_batch_saved(batch, self.study.folder) if is_rank_0() else contextlib.nullcontext():
             check_step(metrics, may_overflow=scaler is not None and scaler.get_scale() > 1)
         self._updates.append(metrics)
         self.study.state.totals["updates"] += 1
@@ -257,8 +257,8 @@ class StudyTrainer(GRPOTrainer):
         settings = self.study_settings
         if self.state.global_step % settings.updates_of_batch:
             return
-        self.study.clock.seconds["update"] = time.perf_counter() - self._started
-        self.stopped_by = self.study.end(self._updates)
+        self.clock.seconds["update"] = time.perf_counter() - self._started
+        self.stopped_by = self.study.log_step(self.clock, self._sampled, self._updates, self._held_out)
         self._updates = []
         self._metrics["train"].clear()  # TRL's own metrics, which are not used
         step = self.study.state.step
@@ -269,7 +269,7 @@ class StudyTrainer(GRPOTrainer):
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Write TRL's checkpoint with the run's state and checksums, named as the checkpoints of all trainers."""
         self.study.log.flush()
-        checkpoints, step = self.study.run.checkpoints, self.study.state.step
+        checkpoints, step = self.study.folder.checkpoints, self.study.state.step
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         with explained(checkpoints, step):
             try:
@@ -290,6 +290,14 @@ class StudyTrainer(GRPOTrainer):
             load_adapter(self.model, Path(resume_from_checkpoint))
         else:
             super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+
+def padded(rows: Sequence[list[int]], pad: int, side: str) -> tuple[Tensor, Tensor]:
+    """Token ids [rows, tokens], padded on this side, and their mask, on the compute device."""
+    ids = pad_sequence([torch.tensor(row) for row in rows], True, pad, side)
+    mask = pad_sequence([torch.ones(len(row), dtype=torch.bool) for row in rows], True, False, side)
+    ids, mask = to_device((ids, mask), device())
+    return ids, mask
 
 
 class Hooks(TrainerCallback):

@@ -26,9 +26,9 @@ from ..files import atomic_text, json_lines, model_folder
 from ..integrations.options import EXPORTED, METHODS_FILE, VERL_PAIRED
 from ..model.loading import load_tokenizer
 from ..records import FinalMetrics
+from ..train.batch import minibatches_of_step
 from ..train.records import line
 from ..train.rollouts import prompt_stream, response_seeds
-from ..train.update import minibatches_of_step
 from .launch import RAY_ADDRESS
 from .program import run_program
 from .verl_settings import VERL, nested, of_study, registered_name, verl_python, with_changes

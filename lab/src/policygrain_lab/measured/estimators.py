@@ -89,7 +89,7 @@ class Estimation(Instrument[EstimatorsRecord]):
         collected = Updates({m.name: truths[aggregations.index(m.aggregation)] for m in methods}, spec.batches, blocks)
         for number in Progress(range(spec.batches), f"estimators, {where}", spec.batches):
             prompts = self._prompts(number)
-            rewards = pool.rollouts.rewards[prompts.start : prompts.stop]
+            rewards = pool.rewards[prompts.start : prompts.stop]
             seed = seed_of("instruments", measured.seed, "loss", steps, updates, number)
             batch = pool.batch.rows(pool.rows(prompts))
             collected.add(number, estimate(measured, batch, rewards, methods, seed))

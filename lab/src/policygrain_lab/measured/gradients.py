@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from policygrain.model.logprobs import score_tokens
-from policygrain.model.sequences import Sequences, micro_batches
+from policygrain.model.engine import Rollout
+from policygrain.model.scoring import micro_batches, score_tokens
 from policygrain.objective import Method
 from policygrain.objective.advantage import DrGrpo
 from policygrain.objective.batch import TokenBatch
 from policygrain.objective.loss import merge_metrics
 from policygrain.objective.part import Part
-from policygrain.train.rollout_batch import TrainingBatch
+from policygrain.train.batch import Batch
 
 from ..rollouts.coefficients import coefficients
 from .measured_policy import MeasuredPolicy, with_advantages
@@ -22,7 +22,7 @@ from .quality import Estimates, Truth
 
 
 def estimate(
-    measured: MeasuredPolicy, batch: TrainingBatch, rewards: Tensor, methods: Sequence[Method], seed: int
+    measured: MeasuredPolicy, batch: Batch, rewards: Tensor, methods: Sequence[Method], seed: int
 ) -> Estimates:
     """The update −∂loss/∂parameters of each method on one batch, before any clipping of its norm. Flat, float32.
 
@@ -30,7 +30,7 @@ def estimate(
     batch from one forward pass without gradient. Their derivatives by log-probabilities and entropies are then the
     weights of the backward passes. Random choices of a loss are keyed by ``seed``, the same for all methods.
     """
-    now = measured.policy.score(batch.sequences, measured.settings)
+    now = measured.policy.score(batch.rollouts, measured.settings)
     wanted, metrics = [], []
     for method in methods:
         tokens = with_advantages(batch, rewards, method)
@@ -38,8 +38,8 @@ def estimate(
         by_log_probs, by_entropy, found = coefficients(method, tokens.replace(step=method.step_of(tokens)), seed)
         wanted.append([by_log_probs] if by_entropy is None else [by_log_probs, by_entropy])
         metrics.append(merge_metrics([found]))
-    rows = torch.arange(len(batch.sequences.ids))
-    updates = weighted_gradients(measured, batch.sequences, rows, wanted)
+    rows = torch.arange(len(batch.rollouts))
+    updates = weighted_gradients(measured, batch.rollouts, rows, wanted)
     return Estimates(updates, metrics, int(batch.tokens.mask.sum()))
 
 
@@ -53,14 +53,14 @@ def measure_truths(
     log-probabilities, which are 0 here.
     """
     pool = measured.pool(prompts, "truth", *key)
-    rollouts, sequences = pool.rollouts, pool.batch.sequences
-    place, group = measured.policy.model.device, rollouts.rewards.shape[1]
-    nothing = torch.zeros(sequences.mask.shape, device=place)
+    rollouts, place, group = pool.batch.rollouts, measured.policy.model.device, measured.settings.group
+    mask = pool.batch.tokens.mask  # of all responses: no sampler here masks truncated ones
+    nothing = torch.zeros(mask.shape, device=place)
     batch = TokenBatch(
         log_probs=nothing,
         old_log_probs=nothing,
-        advantages=DrGrpo()(rollouts.rewards).flatten().to(place),
-        mask=sequences.mask.to(place),
+        advantages=DrGrpo()(pool.rewards).flatten().to(place),
+        mask=mask,
         groups=torch.arange(prompts, device=place).repeat_interleave(group),
         max_length=measured.settings.max_tokens,
     )
@@ -70,14 +70,14 @@ def measure_truths(
     for number, part in enumerate(torch.arange(prompts).tensor_split(blocks)):
         rows = (part.unsqueeze(1) * group + torch.arange(group)).flatten()
         scaled = [[w * (prompts / len(part))] for w in weights]
-        for total, gradient in zip(sums, weighted_gradients(measured, sequences, rows, scaled), strict=True):
+        for total, gradient in zip(sums, weighted_gradients(measured, rollouts, rows, scaled), strict=True):
             if gradient is not None:
                 total[number] = gradient
-    return [Truth(gradient) for gradient in sums], float(rollouts.correct.mean())
+    return [Truth(gradient) for gradient in sums], sum(rollout.correct for rollout in rollouts) / len(rollouts)
 
 
 def weighted_gradients(
-    measured: MeasuredPolicy, sequences: Sequences, rows: Tensor, wanted: Sequence[list[Tensor]]
+    measured: MeasuredPolicy, rollouts: Sequence[Rollout], rows: Tensor, wanted: Sequence[list[Tensor]]
 ) -> list[Tensor | None]:
     """Σ weights · ∂(log π, entropy)/∂parameters over the responses ``rows``, for each of ``wanted``.
 
@@ -93,12 +93,12 @@ def weighted_gradients(
         return gradients
     used = torch.stack([stacked[i].any(0).any(1) for i in live]).any(0)
     rows, reads_entropy = rows[used.cpu()], any(len(stacked[i]) > 1 for i in live)
-    chosen, settings = sequences.rows(rows), measured.settings
+    chosen, settings = [rollouts[row] for row in rows], measured.settings
     for index in micro_batches(chosen, settings.micro_batch_tokens):
-        part = chosen.rows(index)
+        part = [chosen[row] for row in index]
         scores = score_tokens(measured.policy.model, part, settings.temperature, reads_entropy)
         for i in live:
-            weights = [w[rows[index], : part.mask.shape[1]] for w in wanted[i]]
+            weights = [w[rows[index], : scores.log_probs.shape[1]] for w in wanted[i]]
             outputs = [scores.log_probs, scores.entropy][: len(weights)]
             gradient = flat_gradient(measured.parameters, outputs, weights, again=i != live[-1])
             before = gradients[i]

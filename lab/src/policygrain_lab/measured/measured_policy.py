@@ -1,7 +1,7 @@
 """The policy that is measured: an initial model that the reference trained for some steps, and pools of rollouts.
 
-All steps use the functions of training (`collect_batches`, `minibatches`, `update`), so that every model and engine of
-training can be measured. The policy is trained in one process and never sharded.
+All steps use the functions of training (`Collector`, `score`, `minibatches`, `update`), so that every model and engine
+of training can be measured. The policy is trained in one process and never sharded.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ from policygrain.objective.batch import TokenBatch
 from policygrain.paths import DataFolder
 from policygrain.provenance import seed_of
 from policygrain.study.runs import Arm
-from policygrain.train.policy import Policy, open_policy
-from policygrain.train.rollout_batch import TrainingBatch, collect_batches
-from policygrain.train.rollouts import Collector, PromptStream, Rollouts
-from policygrain.train.steps import open_collector
-from policygrain.train.update import minibatches, update
+from policygrain.train.batch import Batch, check_mismatch, minibatches, score
+from policygrain.train.loop import open_collector
+from policygrain.train.policy import Policy, open_policy, update
+from policygrain.train.rollouts import Collector, PromptStream
 
 if TYPE_CHECKING:
     from policygrain.study import Study
@@ -44,14 +43,14 @@ class Saved(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """Rollouts of one policy, with the inputs of updates on them."""
+    """A batch of rollouts of one policy, and their rewards, [prompts, group]."""
 
-    rollouts: Rollouts
-    batch: TrainingBatch
+    batch: Batch
+    rewards: Tensor
 
     def rows(self, prompts: range) -> Tensor:
         """The rows of the batch that belong to these prompts."""
-        group = self.rollouts.rewards.shape[1]
+        group = self.rewards.shape[1]
         return torch.arange(prompts.start * group, prompts.stop * group)
 
 
@@ -85,18 +84,17 @@ class MeasuredPolicy:
         for step in range(self.steps, steps):
             torch.manual_seed(seed_of("instruments", self.seed, "step", step))
             collector = self._collector(self._stream, seed_of("instruments", self.seed), self.settings.prompts_per_step)
-            (sampled,) = collect_batches(collector, self.policy, self.reference, Clock(), self._position)
-            self._position += sampled.rollouts.sampled
-            assert sampled.batch is not None  # no sampler here drops groups
-            sizes = len(sampled.rollouts.prompts), self.settings.group, self.settings.updates_per_batch
+            batch = self._batch(collector, self._position)
+            self._position += self.settings.prompts_per_step
+            sizes = self.settings.prompts_per_step, self.settings.group, self.settings.updates_per_batch
             seed = seed_of("instruments", self.seed, "minibatches", step)
             for rows in minibatches(*sizes, seed, self.settings.epochs):
                 self._updates += 1
                 self.policy.warm_up_rate(self._updates / max(1, self.settings.warmup_updates))
-                self.update(sampled.batch.rows(rows), self.reference)
+                self.update(batch.rows(rows), self.reference)
             self.steps = step + 1
 
-    def update(self, batch: TrainingBatch, chosen: Method) -> dict[str, float]:
+    def update(self, batch: Batch, chosen: Method) -> dict[str, float]:
         """One optimizer step by ``chosen``; its metrics. UserError, which names the method, as in training."""
         try:
             return update(self.policy, batch, chosen, self.settings)
@@ -110,17 +108,23 @@ class MeasuredPolicy:
         """
         seed = seed_of("instruments", self.seed, *key)
         stream = PromptStream(self.train_problems, seed_of("prompts", seed))
-        (sampled,) = collect_batches(self._collector(stream, seed, prompts), self.policy, self.reference, Clock())
-        assert sampled.batch is not None
-        sequences, tokens = sampled.batch.sequences, sampled.batch.tokens
+        batch = self._batch(self._collector(stream, seed, prompts), 0)
+        rollouts, tokens = batch.rollouts, batch.tokens
         if "groups" in needs:
             numbers = torch.arange(prompts, device=tokens.mask.device).repeat_interleave(self.settings.group)
             tokens = tokens.replace(groups=numbers)
         if "reference" in needs and tokens.ref_log_probs is None:
-            scores = self.policy.score_reference(sequences, self.settings)
+            scores = self.policy.score_reference(rollouts, self.settings)
             assert scores is not None
             tokens = tokens.replace(ref_log_probs=scores.log_probs)
-        return Pool(sampled.rollouts, TrainingBatch(sequences, tokens))
+        rewards = torch.tensor([rollout.reward for rollout in rollouts]).view(prompts, -1)
+        return Pool(Batch(rollouts, tokens), rewards)
+
+    def _batch(self, collector: Collector, position: int) -> Batch:
+        rollouts, _ = collector.collect(self.policy.model, position, Clock())
+        batch, metrics = score(rollouts, self.policy, self.reference, self.settings)
+        check_mismatch(metrics, self.policy.model, self.settings.max_mismatch)
+        return batch
 
     def validate(self, samples: int) -> float:
         """Accuracy of ``samples`` responses per validation problem, with the same sampling seeds in every call."""
@@ -179,7 +183,7 @@ def all_needs(methods: Sequence[Method]) -> frozenset[str]:
     return frozenset[str]().union(*(m.needs for m in methods))
 
 
-def with_advantages(batch: TrainingBatch, rewards: Tensor, chosen: Method) -> TokenBatch:
+def with_advantages(batch: Batch, rewards: Tensor, chosen: Method) -> TokenBatch:
     """The tokens of ``batch`` with the method's own advantages of ``rewards`` [prompts, group]."""
     advantages = chosen.advantage(rewards).flatten()
     return batch.tokens.replace(advantages=advantages.to(batch.tokens.mask.device))

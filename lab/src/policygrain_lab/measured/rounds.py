@@ -13,7 +13,7 @@ from policygrain.objective import Method
 from policygrain.progress import Progress
 from policygrain.provenance import seed_of
 from policygrain.text import columns
-from policygrain.train.rollout_batch import TrainingBatch
+from policygrain.train.batch import Batch
 
 from .instrument import Instrument
 from .measured_policy import MeasuredPolicy, Pool, all_needs, with_advantages
@@ -78,7 +78,7 @@ class Round(Instrument[RoundsRecord]):
         ``starts`` (by number of updates) and ``entropy``: rewards, and entropy on the pool, before the round.
         """
         spec = self.spec
-        batch = TrainingBatch(pool.batch.sequences, with_advantages(pool.batch, pool.rollouts.rewards, chosen))
+        batch = Batch(pool.batch.rollouts, with_advantages(pool.batch, pool.rewards, chosen))
         clipped = norms = 0.0
         for update in range(1, self.last + 1):
             # Random choices of objectives (such as Clip-Cov's) are the same for all methods.
@@ -109,9 +109,9 @@ class Round(Instrument[RoundsRecord]):
 
 def _pool_entropy(measured: MeasuredPolicy, pool: Pool) -> float:
     """Mean entropy per token of the current policy on the responses of a pool, in nats."""
-    sequences = pool.batch.sequences
-    entropy = measured.policy.score(sequences, measured.settings).entropy
-    return float(entropy.sum() / sequences.mask.sum())
+    rollouts = pool.batch.rollouts
+    entropy = measured.policy.score(rollouts, measured.settings).entropy
+    return float(entropy.sum()) / sum(len(rollout.ids) for rollout in rollouts)
 
 
 def text(record: RoundsRecord) -> list[str]:

@@ -1,0 +1,241 @@
+"""Scores of responses: their log-probabilities and entropies under a model, by one forward pass without padding.
+
+Rollouts are packed into one row: all prompts, each once, and then all responses. Only attention depends on where a
+sequence ends: queries of a response attend to the keys of its prompt and to its own. The gradient of a shared prompt
+is the sum over the responses that read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from transformers import AttentionInterface
+
+from ..errors import UserError
+from .attention import Spans, Varlen, packed_positions, to_device
+from .device import compute_dtype, forward_precision
+from .engine import Rollout
+from .logprobs import log_probs_and_entropy
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+NAME = "policygrain_packed"  # of the attention of a packed row, in transformers
+
+
+class TokenScores(NamedTuple):
+    """Scores of response tokens under the distribution that is sampled from, softmax of logits / temperature.
+
+    All [rollouts, tokens], float32, 0 on padding.
+    """
+
+    log_probs: Tensor  # log π of each response token
+    entropy: Tensor  # over the full vocabulary, in nats
+    future: Tensor | None = None  # Σ_n log π_n(o_{t+n} | s_t) over prediction heads; None without them
+    # Cross-entropy of the heads summed over tokens, a scalar that only trains the heads; None without gradient.
+    future_loss: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Inputs of one forward pass. The last token of a response is only predicted, so it is not in the row."""
+
+    attention: Spans | Varlen
+    lengths: Tensor  # [rollouts]: response tokens, on the host
+    ids: Tensor  # [1, row]
+    positions: Tensor  # [1, row]: position ids, counted from the beginning of each prompt
+    predicts: Tensor  # [response tokens]: index in the row of the hidden state that predicts each one
+    targets: Tensor  # [response tokens]: their ids
+    places: Tensor  # [response tokens]: where each one is in the flattened tensor [rollouts, tokens]
+
+    @classmethod
+    def of(cls, rollouts: Sequence[Rollout], place: torch.device, kind: type[Spans] | type[Varlen] = Spans) -> Packed:
+        """Pack ``rollouts`` into one row on the device ``place``. All lengths stay on the host: nothing waits."""
+        number = {prompt: i for i, prompt in enumerate(dict.fromkeys(tuple(r.prompt) for r in rollouts))}
+        prompt_of = torch.tensor([number[tuple(r.prompt)] for r in rollouts])
+        prompt_lengths = torch.tensor([len(prompt) for prompt in number])
+        lengths = torch.tensor([len(r.ids) for r in rollouts])
+        in_row = (lengths - 1).clamp(min=0)
+        prompts, prompt_valid = packed_positions(prompt_lengths, 0)
+        responses, response_valid = packed_positions(in_row, int(prompt_lengths.sum()))
+        step, response_step = (torch.arange(x.shape[1]) for x in (prompts, responses))
+        positions = [
+            step.expand_as(prompts)[prompt_valid],
+            (prompt_lengths[prompt_of].unsqueeze(1) + response_step)[response_valid],
+        ]
+        # The first response token is predicted by the prompt's last token, each other one by the one before it.
+        last = prompts.gather(1, prompt_lengths.unsqueeze(1) - 1)[prompt_of]
+        mask = torch.arange(1 + responses.shape[1]) < lengths.unsqueeze(1)
+        inputs = (
+            torch.tensor([[*chain(*number, *(r.ids[:-1] for r in rollouts))]]),
+            torch.cat(positions).unsqueeze(0),
+            torch.cat([last, responses], 1)[mask],
+            torch.tensor([*chain(*(r.ids for r in rollouts))]),
+            mask.flatten().nonzero().squeeze(1),
+        )
+        return cls(kind.of(prompt_lengths, in_row, prompt_of, place), lengths, *to_device(inputs, place))
+
+    def padded(self, values: Tensor) -> Tensor:
+        """[response tokens] → [rollouts, tokens], 0 on padding."""
+        shape = len(self.lengths), max(1, int(self.lengths.max()))
+        return values.new_zeros(shape[0] * shape[1]).index_copy(0, self.places, values).view(shape)
+
+
+def score_tokens(
+    model: PreTrainedModel,
+    rollouts: Sequence[Rollout],
+    temperature: float,
+    entropy_gradient: bool = True,
+    heads: MTPHeads | None = None,
+) -> TokenScores:
+    """Score the response tokens of ``rollouts`` in one forward pass.
+
+    UserError if the model's output layer is not a plain linear one.
+    """
+    place, config = model.device, model.config.get_text_config()
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    packed = Packed.of(rollouts, place, Varlen if Varlen.runs(place, compute_dtype(model), size) else Spans)
+    with forward_precision(model), _packed(model):
+        out = model.base_model(input_ids=packed.ids, position_ids=packed.positions, use_cache=False, packed=packed)
+    # Unlike indexing, whose backward pass sorts the indices on a GPU.
+    hidden: Tensor = out.last_hidden_state[0].index_select(0, packed.predicts)
+    unembed = model.get_output_embeddings()
+    if not isinstance(unembed, nn.Linear):
+        raise UserError(
+            f"model: its output layer is a {type(unembed).__name__}; only a plain linear one can be trained."
+        )
+    weight, bias = unembed.weight, unembed.bias
+    compute = compute_dtype(model) if hidden.is_cuda else None
+    found = log_probs_and_entropy(hidden, weight, bias, packed.targets, temperature, entropy_gradient, compute)
+    scores = TokenScores(*map(packed.padded, found))
+    if heads is None:
+        return scores
+    future, loss = heads.log_probs(hidden, weight, bias, packed, temperature), None
+    if torch.is_grad_enabled():
+        loss = heads.loss(hidden.detach(), weight.detach(), None if bias is None else bias.detach(), packed)
+    return scores._replace(future=packed.padded(future), future_loss=loss)
+
+
+def micro_batches(rollouts: Sequence[Rollout], token_budget: int) -> list[Tensor]:
+    """Indices of each micro-batch: whole groups, at most ``token_budget`` prompt and response tokens each.
+
+    A group that is larger is divided, and its prompt is in each part; a response that is larger is a micro-batch by
+    itself.
+    """
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for row, rollout in enumerate(rollouts):
+        groups.setdefault(tuple(rollout.prompt), []).append(row)
+    batches: list[list[int]] = [[]]
+    total = 0
+    for prompt, rows in groups.items():
+        if batches[-1] and total + len(prompt) + sum(len(rollouts[row].ids) for row in rows) > token_budget:
+            batches.append([])
+            total = 0
+        total += len(prompt)
+        for row in rows:
+            if batches[-1] and total + len(rollouts[row].ids) > token_budget:
+                batches.append([])
+                total = len(prompt)
+            total += len(rollouts[row].ids)
+            batches[-1].append(row)
+    return [torch.tensor(rows) for rows in batches]
+
+
+@contextmanager
+def _packed(model: PreTrainedModel) -> Iterator[None]:
+    """Context in which the model's layers use packed attention; they look its name up in the configuration."""
+    before = model.config._attn_implementation
+    model.config._attn_implementation = NAME
+    try:
+        yield
+    finally:
+        model.config._attn_implementation = before
+
+
+def _packed_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    *,
+    packed: Packed,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Attention of a packed row, [1, heads, row, size] → [1, row, heads, size]."""
+    if sliding_window is not None:
+        raise UserError("model: layers of sliding-window attention cannot be trained yet.")
+    return packed.attention(query, key, value, scaling), None
+
+
+AttentionInterface.register(NAME, _packed_attention)
+
+
+def recompute_layers(model: PreTrainedModel) -> None:
+    """Activation checkpointing: layers keep only their input and are recomputed in the backward pass (1/3 slower)."""
+
+    def contexts() -> Any:
+        return nullcontext(), _packed(model)  # layers are recomputed after `score_tokens` has returned
+
+    for module in model.modules():
+        if type(module).__name__ in (model._no_split_modules or ()):
+            how: Any = {"use_reentrant": False, "preserve_rng_state": False, "context_fn": contexts}
+            module.forward = partial(checkpoint, module.forward, **how)
+
+
+class MTPHeads(nn.Module):
+    """Multi-token prediction heads n = 1..``count`` over hidden states of width ``size`` (after arXiv 2404.19737).
+
+    Head n takes the hidden state from which the backbone predicts token t and predicts token t+n, through a small
+    residual module and the backbone's own unembedding; initially as the backbone does. MPO (2602.14386) computes the
+    future part of its block ratio with such heads.
+    """
+
+    def __init__(self, size: int, count: int) -> None:
+        super().__init__()
+        self.heads = nn.ModuleList(
+            nn.Sequential(nn.RMSNorm(size), nn.Linear(size, size), nn.SiLU(), nn.Linear(size, size, bias=False))
+            for _ in range(count)
+        )
+        for head in self.heads:
+            nn.init.zeros_(head[-1].weight)  # type: ignore[index]
+
+    def log_probs(
+        self, hidden: Tensor, weight: Tensor, bias: Tensor | None, packed: Packed, temperature: float
+    ) -> Tensor:
+        """Σ_n log π_n(o_{t+n} | s_t) for each response token t, over the n with t+n in the response. [response tokens].
+
+        ``hidden`` [response tokens, size], ``weight`` and ``bias`` of the unembedding; all of them and the heads get
+        gradients.
+        """
+        total = hidden.new_zeros(len(hidden), dtype=torch.float32)
+        for at, chosen in self._predict(hidden, weight, bias, packed, temperature):
+            total = total.index_add(0, at, chosen)
+        return total
+
+    def loss(self, hidden: Tensor, weight: Tensor, bias: Tensor | None, packed: Packed) -> Tensor:
+        """Cross-entropy of the sampled tokens t+n at temperature 1, in nats, summed over tokens and heads. Scalar."""
+        parts = [chosen.sum() for _, chosen in self._predict(hidden, weight, bias, packed, 1.0)]
+        return -sum(parts, start=hidden.new_zeros(()))
+
+    def _predict(
+        self, hidden: Tensor, weight: Tensor, bias: Tensor | None, packed: Packed, temperature: float
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """For each head: the indices t of response tokens with t+n in the response, and log π_n of token t+n."""
+        ends = packed.lengths.cumsum(0).repeat_interleave(packed.lengths)
+        left = ends - 1 - torch.arange(len(ends))  # response tokens after each one
+        for n, head in enumerate(self.heads, start=1):
+            (at,) = to_device([(left >= n).nonzero().squeeze(1)], hidden.device)
+            state = hidden[at]
+            scored = state + head(state), weight, bias, packed.targets[at + n], temperature
+            yield at, log_probs_and_entropy(*scored, entropy_gradient=False)[0]

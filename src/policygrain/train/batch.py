@@ -1,0 +1,218 @@
+"""Rollouts as tensors: advantages, log-probabilities of the old and the reference policy, and minibatches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..errors import UserError
+from ..model.attention import to_device
+from ..model.device import compute_dtype
+from ..model.engine import Rollout
+from ..model.scoring import TokenScores
+from ..objective import Method
+from ..objective.batch import TokenBatch
+from ..objective.correction import effective_sample_share, log_weights, rollout_weights
+from ..objective.divergence import k3
+from ..provenance import seed_of
+from ..study.schema import Training
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from .policy import ScoredPolicy
+
+# The largest mean difference, in nats per token, between two correct implementations: 1e-5 was measured in float32 and
+# 0.01 in bfloat16; an engine that missed one update differs by 0.005, one with half of the weights by about 1.
+ROUNDING = {torch.float32: 0.01, torch.float16: 0.02, torch.bfloat16: 0.1}
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rollouts, on the CPU, and ``tokens``, on the compute device: the inputs of the objective, row by row.
+
+    They do not change during the updates: ``log_probs`` and ``entropy`` are those of the old policy.
+    """
+
+    rollouts: list[Rollout]
+    tokens: TokenBatch
+
+    def rows(self, index: Iterable[int]) -> Batch:
+        """The rows ``index`` of the batch, as wide as the longest response."""
+        rows = [int(row) for row in index]
+        rollouts = [self.rollouts[row] for row in rows]
+        return Batch(rollouts, self.tokens.rows(rows, width=width_of(rollouts)))
+
+    def to(self, device: torch.device) -> Batch:
+        """The same batch on another device."""
+        moved = {name: x.to(device) for name, x in vars(self.tokens).items() if isinstance(x, Tensor)}
+        return Batch(self.rollouts, self.tokens.replace(**moved))
+
+
+def width_of(rollouts: Iterable[Rollout]) -> int:
+    """The width of tensors [rollouts, tokens]."""
+    return max([1, *(len(rollout.ids) for rollout in rollouts)])
+
+
+def score(
+    rollouts: list[Rollout], policy: ScoredPolicy, method: Method, settings: Training, age: int | None = None
+) -> tuple[Batch, dict[str, float]]:
+    """The batch of ``rollouts``, which are in groups of ``settings.group``, and metrics of them.
+
+    The log-probabilities of the old policy are the trainer's, or those that the engine recorded, as
+    `training.old_log_probs` says. In that case, if the method reads no entropies and no predictions of the old policy
+    either, the trainer scores a quarter of the groups, to compare it with the engine.
+
+    ``age``: number of steps between sampling and the updates; None: methods may not read it.
+    """
+    needs, place = method.needs, policy.model.device
+    by_engine, quarter = settings.old_log_probs == "engine", math.ceil(len(rollouts) / settings.group / 4)
+    lengths = torch.tensor([len(r.ids) for r in rollouts])
+    mask = torch.arange(width_of(rollouts)) < lengths.unsqueeze(1)
+    recorded = torch.full(mask.shape, math.nan)
+    for row, rollout in enumerate(rollouts):
+        recorded[row, : len(rollout.log_probs)] = torch.tensor(rollout.log_probs)
+    finished = torch.tensor([r.finished for r in rollouts])
+    rewards = torch.tensor([r.reward for r in rollouts])
+    advantages = method.advantage(rewards.view(-1, settings.group)).flatten()
+    in_loss = mask & finished.unsqueeze(1) if method.sampler.mask_truncated else mask
+    mask, in_loss, on_device, engine = to_device((mask, in_loss, advantages, recorded), place)
+
+    some, every = rollouts[: quarter * settings.group], len(rollouts)
+    old = policy.score(some if by_engine and not reads_old_policy(method) else rollouts, settings)
+    # If only the metric `kl_initial` reads the reference policy, a quarter of the groups is enough.
+    reference = policy.score_reference(rollouts if "reference" in needs else some, settings)
+    log_probs = torch.where(mask, engine, 0.0) if by_engine else old.log_probs
+    entropy = old.entropy if len(old.entropy) == every else None
+    groups = torch.arange(every // settings.group, device=place).repeat_interleave(settings.group)
+    tokens = TokenBatch(
+        log_probs=log_probs,
+        old_log_probs=log_probs,
+        advantages=on_device,
+        mask=in_loss,
+        entropy=entropy,
+        old_entropy=entropy,
+        ref_log_probs=reference.log_probs if reference is not None and "reference" in needs else None,
+        # With the anchor `loglinear` weights change with each update.
+        rollout_weights=rollout_weights(log_probs, engine, in_loss, method.sampler)
+        if method.sampler.corrects and method.anchor != "loglinear"
+        else None,
+        future_log_probs=old.future,
+        old_future_log_probs=old.future,
+        groups=groups if "groups" in needs else None,
+        segments=segment_ids(rollouts, policy.tokenizer, settings.segment_ends).to(place)
+        if "segments" in needs
+        else None,
+        rollout_log_probs=engine if all(len(r.log_probs) == len(r.ids) for r in rollouts) else None,
+        staleness=torch.full((every,), age, device=place) if age is not None and "staleness" in needs else None,
+        max_length=settings.max_tokens,
+    )
+    metrics = {
+        "reward_mean": rewards.mean().item(),
+        "reward_std": rewards.std().item() if every > 1 else 0.0,
+        "accuracy": sum(r.correct for r in rollouts) / every,
+        "advantage_std": advantages.std().item() if every > 1 else 0.0,
+        "response_length_mean": lengths.float().mean().item(),
+        "response_length_max": float(lengths.max()),
+        "truncated_share": 1 - finished.float().mean().item(),
+    }
+    metrics |= _of_policies(old, reference, engine, mask) | _of_correction(method, tokens, engine)
+    return Batch(rollouts, tokens), metrics
+
+
+def reads_engine(method: Method, settings: Training) -> bool:
+    """Whether training reads the engine's log-probabilities of all responses, not just their difference in a metric."""
+    of_method = method.sampler.corrects or method.anchor != "old" or method.off_policy_bound is not None
+    # A custom function may read anything.
+    return of_method or bool(method.custom_functions) or settings.old_log_probs == "engine"
+
+
+def reads_old_policy(method: Method) -> bool:
+    """Whether a method may read entropies or prediction heads of the old policy, besides its log-probabilities."""
+    return bool(method.custom_functions or method.penalties or method.n_mtp_heads)
+
+
+def _of_policies(old: TokenScores, reference: TokenScores | None, engine: Tensor, mask: Tensor) -> dict[str, float]:
+    """Metrics of the old policy in the rows that the trainer has scored, and its differences from other policies."""
+    rows, width = old.log_probs.shape
+    engine, scored = engine[:rows, :width], mask[:rows, :width]
+    known = scored & ~engine.isnan()
+    mismatch, count = torch.where(known, old.log_probs - engine, 0.0), known.sum().clamp(min=1)
+    found = {
+        "entropy_old": torch.where(scored, old.entropy, 0.0).sum() / scored.sum(),
+        "mismatch_mean": mismatch.abs().sum() / count,
+        "mismatch_max": mismatch.abs().max(),
+        "mismatch_kl": torch.where(known, k3(engine, old.log_probs), 0.0).sum() / count,
+    }
+    if reference is not None:
+        rows, width = min(rows, len(reference.log_probs)), min(width, reference.log_probs.shape[1])
+        of_old, of_reference, valid = (x[:rows, :width] for x in (old.log_probs, reference.log_probs, mask))
+        found["kl_initial"] = torch.where(valid, k3(of_old, of_reference), 0.0).sum() / valid.sum().clamp(min=1)
+    numbers = torch.stack([*found.values()]).tolist()  # one transfer from the device for all of them
+    return dict(zip(found, numbers, strict=True))
+
+
+def _of_correction(method: Method, tokens: TokenBatch, engine: Tensor) -> dict[str, float]:
+    """Metrics of the importance weights between engine and trainer; empty if there are no weights."""
+    weights, mask = tokens.rollout_weights, tokens.mask
+    if weights is None:
+        return {}
+    before = log_weights(tokens.old_log_probs, engine, mask, method.sampler.correction_grain)[mask].double().exp()
+    return {
+        "correction_weight_mean": before.mean().item() if len(before) else 1.0,
+        "correction_weight_max": before.max().item() if len(before) else 1.0,
+        "correction_effective_share": effective_sample_share(weights, mask),
+        "correction_dropped_share": ((weights == 0) & mask).sum().item() / max(1, int(mask.sum())),
+    }
+
+
+def check_mismatch(metrics: dict[str, float], model: PreTrainedModel, bound: float | None) -> None:
+    """UserError if the log-probabilities of engine and ``model`` differ too much: the responses are not the policy's.
+
+    ``bound``: nats per token on average; None: the largest difference that rounding explains (`ROUNDING`).
+    """
+    bound = ROUNDING[compute_dtype(model)] if bound is None else bound
+    if metrics["mismatch_mean"] > bound:
+        raise UserError(
+            f"trainer and engine differ by {metrics['mismatch_mean']:.3g} nats on the mean sampled token, more than "
+            f"{bound:g} (training.max_mismatch). The engine has stale weights or a stale prefix cache, or it computes "
+            "differently: in another precision, with another rope, quantized."
+        )
+
+
+def segment_ids(rollouts: Sequence[Rollout], tokenizer: Any, ends: Sequence[str]) -> Tensor:
+    """The number of each response token's segment, from 0. A token with one of ``ends`` in it ends its segment.
+
+    [rollouts, tokens], integers; numbers on padding have no meaning.
+    """
+    is_end = {
+        token: any(end in tokenizer.decode([token]) for end in ends) for token in {t for r in rollouts for t in r.ids}
+    }
+    width = width_of(rollouts)
+    ended = torch.tensor([[is_end[t] for t in r.ids] + [False] * (width - len(r.ids)) for r in rollouts])
+    return ended.cumsum(1) - ended.long()
+
+
+def minibatches(prompts: int, group: int, count: int, seed: int, epochs: int = 1) -> list[Tensor]:
+    """Row indices of each optimizer step: ``count`` in each of ``epochs`` passes over a batch; none is empty.
+
+    In each pass prompts are shuffled anew and responses split evenly. Responses of a prompt stay together where
+    possible: they share its tokens, and their advantages sum to zero.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    steps: list[Tensor] = []
+    for _ in range(epochs):
+        order = torch.randperm(prompts, generator=generator)
+        rows = (order.unsqueeze(1) * group + torch.arange(group)).flatten()
+        steps += rows.tensor_split(min(count, len(rows)))
+    return steps
+
+
+def minibatches_of_step(settings: Training, prompts: int, group: int, seed: int, step: int) -> list[Tensor]:
+    """The minibatches of a step of a run with this seed: the same for all methods and trainers."""
+    return minibatches(prompts, group, settings.updates_per_batch, seed_of("minibatches", seed, step), settings.epochs)

@@ -17,7 +17,6 @@ include: "workflow/rules/data.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/evaluate.smk"
 include: "workflow/rules/figures.smk"
-include: "workflow/rules/track.smk"
 
 
 # These take seconds, so on a cluster they run where Snakemake does.

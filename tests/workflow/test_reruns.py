@@ -24,7 +24,7 @@ from ..support.snakemake import call, outputs, planned, snakemake
 pytestmark = pytest.mark.slow
 
 DRAWN = CASES["drawn"]
-EVERY_MODEL = {"train_arm": 2, "train": 2, "evaluate": 3, **DRAWN}
+EVERY_MODEL = {"train_arm": 2, "train_arm_0": 2, "evaluate": 3, **DRAWN}
 INJECTION = "$(touch x)"
 
 

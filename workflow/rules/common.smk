@@ -18,9 +18,7 @@ from policygrain.trainers.launch import launcher
 # on it is then older, and Snakemake makes it again. The lock is held until Snakemake ends, so a second one cannot change
 # settings under the jobs of the first.
 try:
-    STUDY = parse_study(
-        config, Path([*workflow.config_settings.configfiles, "config.yaml"][0])
-    )
+    STUDY = parse_study(config, Path([*workflow.config_settings.configfiles, "config.yaml"][0]))
     MATRIX = run_matrix(STUDY)
     if workflow.is_main_process:
         try:
@@ -35,37 +33,29 @@ except UserError as error:
 os.environ[PARENT] = str(os.getpid())
 
 
-def policygrain(wildcards, resources):
-    """The command of a stage: by the interpreter of Snakemake, in several processes where the resources say so."""
-    return f"{launcher(resources)}{shlex.quote(sys.executable)} -m policygrain.cli"
+POLICYGRAIN = f"{shlex.quote(sys.executable)} -m policygrain.cli"  # with the interpreter that runs Snakemake
+
+
+def launch(wildcards, resources):
+    """What starts the processes of a run, where the resources ask for several."""
+    return launcher(resources)
 
 
 def runs_of(arm):
     """The runs of an arm that are evaluated."""
     runs = [run for run in MATRIX.evaluated if run.arm == arm]
-    return [
-        f"results/{STUDY.name}/runs/{run.arm}/seed{run.seed}/summary.json"
-        for run in runs
-    ]
+    return [f"results/{STUDY.name}/runs/{run.arm}/seed{run.seed}/summary.json" for run in runs]
 
 
 def initial_models(seeds):
     """The initial models of runs with these seeds; a pretrained model is no file of the study."""
     starts = dict.fromkeys(start_seed(STUDY, int(seed)) for seed in seeds)
-    return [
-        f"results/{STUDY.name}/start/seed{start}.json"
-        for start in starts
-        if STUDY.model.start == "tiny"
-    ]
+    return [f"results/{STUDY.name}/start/seed{start}.json" for start in starts if STUDY.model.start == "tiny"]
 
 
-RUNS = [
-    f"results/{STUDY.name}/runs/{run.arm}/seed{run.seed}/summary.json"
-    for run in MATRIX.runs
-]
+RUNS = [f"results/{STUDY.name}/runs/{run.arm}/seed{run.seed}/summary.json" for run in MATRIX.runs]
 BENCHMARKS = [
-    f"results/{STUDY.name}/data/benchmarks/{benchmark.name}.jsonl"
-    for benchmark in STUDY.evaluation.benchmarks
+    f"results/{STUDY.name}/data/benchmarks/{benchmark.name}.jsonl" for benchmark in STUDY.evaluation.benchmarks
 ]
 EVALUATED = [START, *dict.fromkeys(run.arm for run in MATRIX.evaluated)]
 EVALUATIONS = [f"results/{STUDY.name}/evaluation/{arm}.json" for arm in EVALUATED]
@@ -73,16 +63,8 @@ RECORDS = [
     *EVALUATIONS,
     *(path for path, run in zip(RUNS, MATRIX.runs) if run not in MATRIX.evaluated),
 ]  # of all runs
-FIGURES = [
-    f"results/{STUDY.name}/figures/{name}{suffix}"
-    for name in STUDY.figures
-    for suffix in SUFFIXES
-]
-TABLES = [
-    f"results/{STUDY.name}/tables/{name}{suffix}"
-    for name in TABLE_NAMES
-    for suffix in (".csv", ".md")
-]
+FIGURES = [f"results/{STUDY.name}/figures/{name}{suffix}" for name in STUDY.figures for suffix in SUFFIXES]
+TABLES = [f"results/{STUDY.name}/tables/{name}{suffix}" for name in TABLE_NAMES for suffix in (".csv", ".md")]
 
 
 wildcard_constraints:

@@ -1,3 +1,4 @@
+# Training and validation problems.
 rule prepare:
     input:
         settings="results/{study}/settings/data.json",
@@ -6,17 +7,13 @@ rule prepare:
         validation="results/{study}/data/validation.jsonl",
     log:
         "results/{study}/logs/prepare.log",
-    conda:
-        "../../environment.yml"
-    params:
-        policygrain=policygrain,
-    # Training and validation problems.
     message:
         "write the training and validation problems"
     shell:
-        "exec {params.policygrain} prepare --config results/{wildcards.study}/study.yaml --only training > {log:q} 2>&1"
+        "exec {POLICYGRAIN} prepare --config results/{wildcards.study}/study.yaml --only training > {log:q} 2>&1"
 
 
+# The problems of all benchmarks, and which of them are among the training problems.
 rule benchmarks:
     input:
         settings="results/{study}/settings/benchmarks.json",
@@ -30,17 +27,13 @@ rule benchmarks:
         contamination="results/{study}/data/contamination.json",
     log:
         "results/{study}/logs/benchmarks.log",
-    conda:
-        "../../environment.yml"
-    params:
-        policygrain=policygrain,
-    # The problems of all benchmarks, and which of them are among the training problems.
     message:
         "write the problems of the benchmarks"
     shell:
-        "exec {params.policygrain} prepare --config results/{wildcards.study}/study.yaml --only benchmarks > {log:q} 2>&1"
+        "exec {POLICYGRAIN} prepare --config results/{wildcards.study}/study.yaml --only benchmarks > {log:q} 2>&1"
 
 
+# A tiny model, trained by supervised fine-tuning to a middling accuracy; one per seed, shared by all methods.
 rule start_model:
     input:
         settings="results/{study}/settings/start.json",
@@ -49,13 +42,8 @@ rule start_model:
         "results/{study}/start/seed{seed}.json",
     log:
         "results/{study}/logs/start/seed{seed}.log",
-    conda:
-        "../../environment.yml"
-    params:
-        policygrain=policygrain,
-    # A tiny model, trained by supervised fine-tuning to a middling accuracy; one per seed, shared by all methods.
     message:
         "make the initial model of seed {wildcards.seed}"
     shell:
-        "exec {params.policygrain} start-model --config results/{wildcards.study}/study.yaml --seed {wildcards.seed}"
+        "exec {POLICYGRAIN} start-model --config results/{wildcards.study}/study.yaml --seed {wildcards.seed}"
         " > {log:q} 2>&1"

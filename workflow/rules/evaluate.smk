@@ -1,24 +1,19 @@
+# The models of an arm, or the initial models (`start`), in one engine.
 rule evaluate:
     input:
         settings="results/{study}/settings/evaluation.json",
         benchmarks=BENCHMARKS,
-        models=lambda w: (
-            initial_models(STUDY.seeds) if w.arm == START else runs_of(w.arm)
-        ),
+        models=lambda w: (initial_models(STUDY.seeds) if w.arm == START else runs_of(w.arm)),
     output:
         "results/{study}/evaluation/{arm}.json",
     log:
         "results/{study}/logs/evaluate/{arm}.log",
-    conda:
-        "../../environment.yml"
     params:
-        policygrain=policygrain,
         arms=lambda w: [w.arm],
-    # The models of an arm, or the initial models (`start`), in one engine.
     message:
         "evaluate {params.arms}"
     shell:
-        "exec {params.policygrain} evaluate --config results/{wildcards.study}/study.yaml --arms {params.arms:q}"
+        "exec {POLICYGRAIN} evaluate --config results/{wildcards.study}/study.yaml --arms {params.arms:q}"
         " > {log:q} 2>&1"
 
 
@@ -42,7 +37,6 @@ if STUDY.evaluation.after_training:
         log:
             "results/{study}/logs/evaluate.log",
         params:
-            policygrain=policygrain,
             arms=EVALUATED,
 
     ruleorder: evaluate_all > evaluate

@@ -16,14 +16,10 @@ rule figure:
         ),
     log:
         "results/{study}/logs/figures/{figure}.log",
-    conda:
-        "../../environment.yml"
-    params:
-        policygrain=policygrain,
     message:
         "draw {wildcards.figure}"
     shell:
-        "exec {params.policygrain} figure {wildcards.figure} --config results/{wildcards.study}/study.yaml > {log:q} 2>&1"
+        "exec {POLICYGRAIN} figure {wildcards.figure} --config results/{wildcards.study}/study.yaml > {log:q} 2>&1"
 
 
 rule tables:
@@ -39,44 +35,50 @@ rule tables:
             ),
             category="Tables",
         ),
-        expand(
-            "results/{study}/tables/{table}.md", table=TABLE_NAMES, allow_missing=True
-        ),
+        expand("results/{study}/tables/{table}.md", table=TABLE_NAMES, allow_missing=True),
     log:
         "results/{study}/logs/tables.log",
-    conda:
-        "../../environment.yml"
     params:
-        policygrain=policygrain,
         tables=TABLE_NAMES,
     message:
         "write the tables"
     shell:
-        "exec {params.policygrain} figure {params.tables} --config results/{wildcards.study}/study.yaml > {log:q} 2>&1"
+        "exec {POLICYGRAIN} figure {params.tables} --config results/{wildcards.study}/study.yaml > {log:q} 2>&1"
 
 
+# The study as one page. (`snakemake --report report.zip` makes Snakemake's own, with the jobs.)
 rule report_page:
     input:
         settings="results/{study}/settings/report.json",
         figures=FIGURES,
         tables=TABLES,
         tracking="results/{study}/mlflow.json",
-        captions=[
-            workflow.source_path(f"../report/{name}.rst")
-            for name in [*STUDY.figures, *TABLE_NAMES]
-        ],
+        captions=[workflow.source_path(f"../report/{name}.rst") for name in [*STUDY.figures, *TABLE_NAMES]],
     output:
         "results/{study}/report.html",
     log:
         "results/{study}/logs/report.log",
-    conda:
-        "../../environment.yml"
     params:
-        policygrain=policygrain,
         captions=lambda w, input: Path(input.captions[0]).parent,
-    # The study as one page. (`snakemake --report report.zip` makes Snakemake's own, with the jobs.)
     message:
         "write the report"
     shell:
-        "exec {params.policygrain} report --config results/{wildcards.study}/study.yaml --captions {params.captions:q}"
+        "exec {POLICYGRAIN} report --config results/{wildcards.study}/study.yaml --captions {params.captions:q}"
         " > {log:q} 2>&1"
+
+
+# MLflow mirrors the records. A server that does not answer loses nothing; run it again.
+rule track:
+    input:
+        settings="results/{study}/settings/tracking.json",
+        records=RECORDS,
+        figures=FIGURES,
+        tables=TABLES,
+    output:
+        "results/{study}/mlflow.json",
+    log:
+        "results/{study}/logs/track.log",
+    message:
+        "copy the records to MLflow"
+    shell:
+        "exec {POLICYGRAIN} track --config results/{wildcards.study}/study.yaml > {log:q} 2>&1"

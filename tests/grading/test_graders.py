@@ -47,18 +47,16 @@ def test_the_last_complete_box(text):
 PIECES = ["\\boxed{", "\\boxed{1}", "{", "}", "boxed", "Answer:", "$", "1", "-", " ", "the answer is", "\n", "####"]
 
 
-@pytest.mark.parametrize("protocol", sorted({case["protocol"] for case in RESPONSES}))
-def test_extraction_is_linear(protocol):
+def test_reading_takes_linear_time():
     for piece in PIECES:
         begin = time.monotonic()
-        extract(piece * 50_000, protocol)
-        extract(piece * 50_000, protocol, list_answer=True)
-        assert time.monotonic() - begin < 10, piece
-
-
-def test_an_unknown_protocol_is_an_error():
-    with pytest.raises(UserError, match="Did you mean 'boxed'"):
-        extract("5", "box")
+        for protocol in {case["protocol"] for case in RESPONSES}:
+            extract(piece * 50_000, protocol)
+            extract(piece * 50_000, protocol, list_answer=True)
+        assert time.monotonic() - begin < 20, piece
+    begin = time.monotonic()
+    assert unbraced("{" * 100_000 + "3" + "}" * 100_000) == "3"
+    assert time.monotonic() - begin < 10
 
 
 NUMBERS = read("numeric.jsonl")
@@ -98,22 +96,21 @@ def test_digits_may_be_grouped_by_threes(value, separator):
     assert parse_number(f"{value:,}".replace(",", separator)) == Number(Fraction(value), False)
 
 
-@given(st.lists(st.integers(0, 999), min_size=2, max_size=4), st.sampled_from([",", " ", ", "]))
-def test_other_groups_are_no_number(parts, separator):
-    text = separator.join(map(str, parts))
-    if separator == ", " or any(len(str(part)) != 3 for part in parts[1:]):
-        assert parse_number(text) is None
-
-
 @given(st.integers(-999, 999), st.integers(1, 99))
 def test_a_fraction_has_its_value(top, bottom):
     for text in (f"{top}/{bottom}", f"{'-' * (top < 0)}\\frac{{{abs(top)}}}{{{bottom}}}"):
         assert parse_number(text) == Number(Fraction(top, bottom), False)
 
 
-@pytest.mark.parametrize("text", ["5/0", "", "-", "1..2", "1.2.3", "--1", "1e", "\\frac{1}{0}", "1e5000", "1" * 41])
-def test_no_number(text):
-    assert parse_number(text) is None
+NO_NUMBERS = ["5/0", "", "-", "1..2", "1.2.3", "--1", "1e", "\\frac{1}{0}", "1e5000", "1" * 41]
+
+
+@given(st.lists(st.integers(0, 999), min_size=2, max_size=4), st.sampled_from([",", " ", ", "]))
+def test_no_number(parts, separator):
+    """Groups of digits other than thousands are several numbers."""
+    if separator == ", " or any(len(str(part)) != 3 for part in parts[1:]):
+        assert parse_number(separator.join(map(str, parts))) is None
+    assert not any(map(parse_number, NO_NUMBERS))
 
 
 @given(st.text("{}a ", max_size=10))
@@ -132,12 +129,6 @@ def test_outer_braces(text):
     assert unbraced(text) == expected
 
 
-def test_outer_braces_are_found_in_linear_time():
-    begin = time.monotonic()
-    assert unbraced("{" * 100_000 + "3" + "}" * 100_000) == "3"
-    assert time.monotonic() - begin < 10
-
-
 def test_order_and_duplicates(grader, monkeypatch):
     tasks = []
     run = grader.pool.run
@@ -150,10 +141,8 @@ def test_order_and_duplicates(grader, monkeypatch):
 
 def test_boxes_of_a_list_are_one_answer_if_the_gold_answer_is_known_to_be_one(grader):
     response = "first \\boxed{7}, thus $\\boxed{1}$, $\\boxed{2}$ and \\boxed{3}."
-    assert grader.grade(["3, 1, 2"] * 2, [response, "\\boxed{3}"], Options(list_answer=True)) == [
-        "correct",
-        "incorrect",
-    ]
+    outcomes = grader.grade(["3, 1, 2"] * 2, [response, "\\boxed{3}"], Options(list_answer=True))
+    assert outcomes == ["correct", "incorrect"]
 
 
 def test_an_unreadable_gold_answer_is_an_error_that_names_the_problem(grader):

@@ -20,7 +20,7 @@ settings.register_profile("few", max_examples=3)
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files first, or at the end one process runs them while the others have nothing left to do."""
-    longest = ("test_pipeline", "test_trl", "test_graders", "test_mlflow_sync")
+    longest = ("test_pipeline", "test_trl", "test_graders", "test_tracking")
     order = {name: place for place, name in enumerate(longest)}
     items.sort(key=lambda item: order.get(item.path.stem, len(order)))
     for item in items:

@@ -79,7 +79,6 @@ class RunFolder(Folder):
     summary = Inside("summary.json", Path)  # a copy of `ended`, which Snakemake removes before it starts a job again
     metrics = Inside("metrics.jsonl", Path)  # a line per step; determined by the seed
     timings = Inside("timings.jsonl", Path)  # a line per step; not reproducible
-    status = Inside("status.json", Path)  # whether the run is in training, has ended, failed or was stopped; with times
     mtp_heads = Inside("mtp_heads.json", Path)  # losses and cost of warming up the prediction heads
     checkpoints = Inside("checkpoints", Path)
     verl = Inside("verl", Path)  # where verl trains the run: its configuration, logs, rollouts and checkpoints
@@ -99,7 +98,7 @@ class RunFolder(Folder):
     @property
     def products(self) -> tuple[Path, ...]:
         """All files and folders of a run that are moved when another run takes the folder; `config` is last."""
-        files = (self.summary, self.ended, self.status, self.metrics, self.timings, self.mtp_heads, self.failed_batch)
+        files = (self.summary, self.ended, self.metrics, self.timings, self.mtp_heads, self.failed_batch)
         folders = (self.checkpoints, self.verl, self.model)
         return (*files, *folders, self.evaluation.path, self.config)
 
@@ -112,8 +111,6 @@ class StudyFolder(Folder):
     data = Inside("data", DataFolder)
     report = Inside("report.html", Path)
     tracking = Inside("mlflow.json", Path)  # the study's experiment and runs in MLflow
-    tracking_lock = Inside("mlflow.lock", Path)  # locked by the process that writes to MLflow
-    tracking_log = Inside("mlflow.log", Path)  # messages of the process that follows runs in MLflow
     workflow_lock = Inside("workflow.lock", Path)  # locked by the workflow of this study; its text names the process
 
     def settings(self, name: str) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
@@ -68,20 +68,6 @@ class FinalMetrics(Entry):
     tokens: int
     samples: int
     seconds: float
-
-
-class RunStatus(Record):
-    """`status.json`: the last recorded status of a run. Times are seconds since 1970.
-
-    After SIGKILL nothing is recorded: the run stays `RUNNING`, and its lock is free.
-    """
-
-    key: str
-    status: Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
-    started: float  # of the first attempt
-    attempts: int
-    ended: float | None = None
-    reason: str = ""  # why it failed or was stopped
 
 
 class RunSummary(RunConfig):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,6 @@ from .records import (
     EvaluatedSample,
     ModelEvaluation,
     RunConfig,
-    RunStatus,
     RunSummary,
     StartModelRecord,
     TrackingRecord,
@@ -48,26 +46,6 @@ def run_config(run: RunFolder) -> RunConfig:
 def run_summary(run: RunFolder) -> RunSummary:
     """The summary of a run that has ended."""
     return read_record(RunSummary, run.summary, TRAIN)
-
-
-def run_status(run: RunFolder) -> RunStatus | None:
-    """The last recorded status of a run; None without a readable record."""
-    try:
-        return read_record(RunStatus, run.status, "")
-    except UserError:
-        return None
-
-
-def is_training(run: RunFolder) -> bool:
-    """Whether a process holds the lock of the run's folder."""
-    try:
-        with run.lock.open("a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:  # it is locked, or the file system has no locks
-        return True
-    return False
 
 
 def run_metrics(run: RunFolder) -> list[dict[str, Any]]:

@@ -51,7 +51,7 @@ def test_any_result_that_is_gone_is_noticed(pattern, finished):
     ("name", "kept", "says"),
     [
         ("metrics.jsonl", 1, r"1 steps of \d+.* remove its folder"),
-        ("metrics.jsonl", None, "cannot be read.* remove its folder"),
+        ("metrics.jsonl", None, "is missing.* remove its folder"),
         ("summary.json", 2, "not JSON"),
         ("evaluation/records.json", 2, "not JSON"),
     ],

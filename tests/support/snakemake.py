@@ -30,7 +30,7 @@ def copy_checkout(root: Path, to: Path) -> None:
 
 
 def options(root: Path, folder: Path, study: Path | str) -> list[str]:
-    """Of every call. The process that follows runs in MLflow has tests of its own, so it is not started."""
+    """Of every call. Runs that log themselves in MLflow have tests of their own."""
     configuration = [str(root / study), str(Path(__file__).with_name("not_live.yaml"))]
     return ["--snakefile", str(root / "Snakefile"), "--directory", str(folder), "--configfile", *configuration]
 

@@ -17,7 +17,7 @@ from policygrain.cli import main
 from policygrain.errors import Stopped, UserError
 from policygrain.model.loading import load_model
 from policygrain.paths import RunFolder
-from policygrain.results import run_metrics, run_status, run_summary
+from policygrain.results import run_metrics, run_summary
 from policygrain.study import Study
 from policygrain.train.stopping import Stop
 from policygrain.trainers.launch import own_gpu
@@ -92,7 +92,6 @@ def test_a_run_that_is_stopped_after_each_step_ends_byte_for_byte(made, whole, t
     for session, step in enumerate((1, 2, 2, 3, 4)):
         with pytest.raises(Stopped, match=f"stopped by the time limit after step {step} of 4, and saved"):
             train_small(changed, run, *made, stop=Stop(deadline=0.0))
-        assert run_status(RunFolder(run)).status == "KILLED"
         assert not list((run / "checkpoints").glob(".step/*"))
         assert (session == 2) == ("step00002: skipped" in capsys.readouterr().err)
         if session == 1:

@@ -27,7 +27,7 @@ from policygrain.integrations.options import EXPORTED
 from policygrain.objective import Method
 from policygrain.paths import DataFolder, RunFolder
 from policygrain.provenance import seed_of
-from policygrain.results import run_metrics, run_status, run_summary, run_timings
+from policygrain.results import run_metrics, run_summary, run_timings
 from policygrain.study import Study
 from policygrain.study.comparable import different_parts
 from policygrain.study.schema import Training
@@ -260,7 +260,6 @@ def by_verl(**training: object) -> Study:
 def test_a_killed_attempt_is_resumed_and_its_log_is_continued(attempt, tmp_path):
     with pytest.raises(UserError, match=r"exit code -9; the same command resumes from verl's checkpoint of step 2"):
         attempt("killed after 3")
-    assert run_status(RunFolder(tmp_path / "run")).status == "FAILED"
     config = tmp_path / "run" / "verl" / "verl.yaml"
     written = config.read_text()
     config.write_text(written.replace("lr: ", "lr: 1"))

@@ -115,9 +115,9 @@ def test_a_copy_without_metadata_and_with_other_times_is_finished_too(smoke, roo
     assert planned(root, tmp_path, smoke / SMOKE, "all") == {}
 
 
-def test_mlflow_followed_the_runs_and_mirrors_the_records(smoke):
+def test_mlflow_has_a_copy_of_the_records(smoke):
     store, folder = Store(f"sqlite:///{smoke}/results/mlflow.db", "smoke"), StudyFolder(smoke / "results" / "smoke")
-    assert {"grpo seed 0", "tepo seed 1", "figures and tables"} <= set(store.runs)
+    assert {"grpo seed 0", "tepo seed 1"} <= set(store.runs)
     child = store.runs["tepo seed 1"]
     assert child.data.tags["arm"] == "tepo"
     assert child.data.params["method.ratio.name"] == "sequence" and child.data.params["training.steps"] == "3"
@@ -128,11 +128,6 @@ def test_mlflow_followed_the_runs_and_mirrors_the_records(smoke):
     assert table["columns"] == SHOWN
     assert len(table["data"]) == 2 * EACH  # benchmarks
     assert '"table"' in child.data.tags["mlflow.loggedArtifacts"]
-    artifacts = store.client.list_artifacts(store.runs["figures and tables"].info.run_id, "figures")
-    assert "figures/dynamics.png" in [f.path for f in artifacts]
-    # Before the figures, after which a job mirrors the records.
-    began = store.client.get_experiment(store.experiment).creation_time / 1000
-    assert began < folder.figure("dynamics", ".png").stat().st_mtime
 
 
 @pytest.fixture(scope="module")

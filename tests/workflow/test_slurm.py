@@ -18,8 +18,7 @@ import yaml
 from policygrain.commands.doctor import options_of, output_of
 from policygrain.errors import UserError
 from policygrain.files import read_json, read_json_lines
-from policygrain.report.mlflow_store import tracking_uri
-from policygrain.report.mlflow_sync import mirror
+from policygrain.report.tracking import track, tracking_uri
 from policygrain.results import StudyResults
 from policygrain.study import load_study
 
@@ -317,7 +316,7 @@ def test_mlflow_has_each_step_once(disturbed, monkeypatch):
     monkeypatch.chdir(disturbed.home)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     results = StudyResults(Path("results/disturbed"), load_study("studies/disturbed.yaml"))
-    mirror(results)
+    track(results)
     store = Store(tracking_uri(results.folder, results.study), "disturbed")
     for arm in (*DISTURBED, "undisturbed"):
         truth = [(row["step"], row["total_tokens"]) for row in read_json_lines(disturbed.metrics(arm))]

@@ -72,8 +72,6 @@ rule track:
     input:
         settings="results/{study}/settings/tracking.json",
         records=RECORDS,
-        figures=FIGURES,
-        tables=TABLES,
     output:
         "results/{study}/mlflow.json",
     log:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -125,7 +124,7 @@ def train(
         check_ranks(study, len(seeds))
         for seed in seeds:
             run, start, data = run_inputs(study, folder, chosen, seed, run_dir, alone=bool(run_dir and not results))
-            train_and_evaluate(study, folder, chosen, seed, run, start, data, stop, evaluated=not run_dir)
+            train_and_evaluate(study, folder, chosen, seed, run, start, data, stop, in_study=not run_dir)
 
 
 def check_ranks(study: Study, runs: int) -> None:
@@ -147,15 +146,20 @@ def train_and_evaluate(
     start: str | None,
     data: DataFolder | None,
     stop: Stop,
-    evaluated: bool,
+    in_study: bool,
 ) -> None:
-    """Train a run; with `evaluation.after_training` and ``evaluated``, evaluate its model with the same engine."""
+    """Train a run; one ``in_study`` is logged in MLflow and, with `evaluation.after_training`, evaluated."""
+    from contextlib import nullcontext
+    from functools import partial
+
+    from ..report.tracking import live
     from ..study.runs import run_matrix
     from ..train.ranks import on_rank_0
     from ..trainers.run import train_run
 
-    train_run(study, arm, seed, run, start, data, stop)
-    if evaluated and study.evaluation.after_training and arm.name in run_matrix(study).evaluated_arms:
+    tracked = partial(live, study, folder, run) if in_study else nullcontext
+    train_run(study, arm, seed, run, start, data, stop, tracked)
+    if in_study and study.evaluation.after_training and arm.name in run_matrix(study).evaluated_arms:
         from ..evaluate.evaluation import evaluate_study
 
         on_rank_0(lambda: evaluate_study(study, {f"{arm.name}/seed{seed}": run.model}, data or run.data, folder))
@@ -285,24 +289,13 @@ def report(
 
 
 @command(GROUP)
-def track(
-    config: Config = CONFIG,
-    results: Results = None,
-    follow: Annotated[
-        int | None,
-        option("log the steps of runs until the process PID, which must have started this, ends", metavar="PID"),
-    ] = None,
-) -> None:
+def track(config: Config = CONFIG, results: Results = None) -> None:
     """Copy a study's records to MLflow.
 
     Records that are already in MLflow are not logged again.
     """
     from ..records import write_record
-    from ..report import mlflow_sync
+    from ..report import tracking
 
     read = recorded(config, results)
-    if follow is not None:
-        os.nice(10)  # lower priority than training
-        mlflow_sync.follow(read, follow)
-    else:
-        write_record(read.folder.tracking, mlflow_sync.mirror(read))
+    write_record(read.folder.tracking, tracking.track(read))

@@ -450,7 +450,7 @@ class Tracking(Section):
     live: bool = key(
         NOTHING,
         True,
-        "log the steps of runs while they are trained, by a process beside Snakemake; false: when all are done",
+        "runs log themselves while they are trained; false: when all are done",
     )
 
 

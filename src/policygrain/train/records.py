@@ -1,21 +1,17 @@
-"""The records that training writes: metrics and timings of each step, the status of the run."""
+"""The records that training writes: metrics and timings of each step."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import math
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import Stopped, UserError
+from ..errors import UserError
 from ..files import atomic_text, flush
 from ..paths import RunFolder
-from ..records import RunStatus, write_record
-from ..results import run_status
 from .ranks import is_rank_0, on_rank_0
 
 
@@ -80,40 +76,3 @@ def _append(path: Path, row: dict[str, Any]) -> None:
 def _plain(value: Any) -> Any:
     """``value``, or None for NaN and infinity, which JSON does not have."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-@contextlib.contextmanager
-def recorded_status(run: RunFolder, key: str) -> Iterator[None]:
-    """Context of one attempt to train a run: its status is `RUNNING` inside, and the outcome afterwards."""
-    begun = on_rank_0(lambda: _begin(run, key))
-
-    def end(status: str, reason: str = "") -> None:
-        ended = begun.model_copy(update={"status": status, "ended": time.time(), "reason": reason})
-        write_record(run.status, ended)
-
-    try:
-        yield
-    except BaseException as error:
-        stopped = isinstance(error, Stopped | KeyboardInterrupt | SystemExit)
-        # Not a collective operation, because other ranks may have ended. If the disk is full, ``error`` is shown.
-        with contextlib.suppress(OSError, UserError):
-            if is_rank_0():
-                end("KILLED" if stopped else "FAILED", str(error) or type(error).__name__)
-        raise
-    on_rank_0(lambda: end("FINISHED"))
-
-
-def complete_status(run: RunFolder) -> None:
-    """Mark a run as finished if its process was killed after it had written the summary."""
-    if (status := run_status(run)) is not None and status.status != "FINISHED":
-        ended = run.summary.stat().st_mtime
-        write_record(run.status, status.model_copy(update={"status": "FINISHED", "ended": ended, "reason": ""}))
-
-
-def _begin(run: RunFolder, key: str) -> RunStatus:
-    before = run_status(run)
-    if before is None or before.key != key:
-        before = RunStatus(key=key, status="RUNNING", started=time.time(), attempts=0)
-    begun = RunStatus(key=key, status="RUNNING", started=before.started, attempts=before.attempts + 1)
-    write_record(run.status, begun)
-    return begun

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -21,8 +23,7 @@ from ..results import TRAIN, run_metrics, run_summary
 from ..study.runs import Arm
 from ..study.stages import run_settings, start_seed
 from ..train.checkpoint import remove_old, run_lock
-from ..train.ranks import on_rank_0, ranks
-from ..train.records import complete_status, recorded_status
+from ..train.ranks import is_rank_0, on_rank_0, ranks
 from ..train.start_model import check_start_model, ensure_start_model
 from .check import TRAINERS, check_arm
 
@@ -39,12 +40,13 @@ def train_run(
     start: str | None = None,
     data: DataFolder | None = None,
     stop: Stop | None = None,
+    tracked: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> str:
     """Train one run in its folder, or resume it, and write its summary; returns the run's key.
 
     ``start`` and ``data`` are created in the folder if they are not given. A run that has ended is not changed; files
     of a run with other settings are moved to a subfolder first. All ranks call this with the same arguments, and all of
-    them must see the same folders.
+    them must see the same folders. ``tracked`` opens the context in which rank 0 trains.
     """
     arm.method(study).check()
     check_arm(study, arm)
@@ -52,11 +54,9 @@ def train_run(
     on_rank_0(lambda: check_free_space(run.path))
     with run_lock(run.path):
         config, start, data, ended = on_rank_0(lambda: prepare_run(study, arm, seed, run, start, data))
-        if ended:
-            on_rank_0(lambda: complete_status(run))
-        else:
+        if not ended:
             train = import_module(TRAINERS[arm.training(study).trainer].module, __package__).train
-            with recorded_status(run, config.key):
+            with tracked() if is_rank_0() else nullcontext():
                 final = train(study, arm, seed, start=start, data=data, run=run, stop=stop)
                 on_rank_0(lambda: _summarise(study, run, config, final))
         on_rank_0(lambda: remove_old(run.checkpoints, 0))  # each is three times as large as its model in float32

@@ -15,8 +15,6 @@ from typing import Any
 import pytest
 import yaml
 
-from policygrain.commands.doctor import options_of, output_of
-from policygrain.errors import UserError
 from policygrain.files import read_json, read_json_lines
 from policygrain.report.tracking import track, tracking_uri
 from policygrain.results import StudyResults
@@ -333,21 +331,3 @@ def test_the_check_passes_on_this_cluster(user):
     starts = [line for line in done.stdout.splitlines() if line.startswith("In a job: srun")]
     assert 1 < len(starts) == len(set(starts)) and any(line.endswith("--machine --vllm") for line in starts)
     assert done.stdout.count(" of them evaluated.") == 1 + len(starts), "here, and in a job of each kind"
-
-
-@pytest.mark.parametrize(
-    ("resources", "reason"),
-    [
-        ({"slurm_partition": "gpuu"}, "Invalid partition name specified"),
-        ({"slurm_partition": "gpu", "gpu": 1 + GPUS_PER_NODE * len(NODES)}, "Requested node configuration"),
-        ({"mem_mb": 99000}, "Requested node configuration"),
-        ({"constraint": "infiniband"}, "Invalid feature specification"),
-    ],
-)
-def test_slurm_itself_says_which_requests_it_refuses(user, resources, reason, monkeypatch):
-    """The check asks it, and knows no limits of its own but that of time, which SLURM lets pass."""
-    for name, value in user.environment.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(UserError, match=reason):
-        output_of("sbatch", "--test-only", *options_of(resources), "--wrap=true")
-    output_of("sbatch", "--test-only", *options_of({"runtime": 100_000}), "--wrap=true")

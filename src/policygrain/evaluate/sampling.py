@@ -51,9 +51,7 @@ def queries_of(
     return queries
 
 
-def sample(
-    queries: Sequence[Query], engine: Callable[[], Engine], folder: EvaluationFolder, key: str
-) -> list[Rollout]:
+def sample(queries: Sequence[Query], engine: Callable[[], Engine], folder: EvaluationFolder, key: str) -> list[Rollout]:
     """The responses to all queries, in order. Those that ``folder`` lacks are sampled, in chunks, and written to it.
 
     ``engine`` is called only if something is sampled. UserError if ``folder`` cannot be written.
@@ -80,9 +78,7 @@ def sample(
     return [have[i] for i in range(len(queries))]
 
 
-def stopped(
-    responses: Sequence[Rollout], texts: Sequence[str], stop: Sequence[str]
-) -> tuple[list[Rollout], list[str]]:
+def stopped(responses: Sequence[Rollout], texts: Sequence[str], stop: Sequence[str]) -> tuple[list[Rollout], list[str]]:
     """Responses and their texts, which end before the first stop string; such responses are finished."""
     cut = [text[: min((at for s in stop if (at := text.find(s)) >= 0), default=len(text))] for text in texts]
     ended = [

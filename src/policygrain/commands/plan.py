@@ -101,7 +101,9 @@ class Work:
             tokens = self.run(matrix.arms[arm])
             if after_training and arm in matrix.evaluated_arms:
                 tokens = tokens + self.evaluation()
-            found += [("train", len(runs) * tokens)] if study.seeds_per_process == "all" else [("train", tokens)] * len(runs)
+            found += (
+                [("train", len(runs) * tokens)] if study.seeds_per_process == "all" else [("train", tokens)] * len(runs)
+            )
         if after_training:
             return [*found, ("evaluate", starts * self.evaluation())]
         models = [starts, *Counter(run.arm for run in matrix.evaluated).values()]

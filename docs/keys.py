@@ -76,7 +76,13 @@ def _type(found: dict[str, Any]) -> str:
     return {"object": "mapping"}.get(kind := found.get("type", "mapping"), kind)
 
 
-if __name__ == "__main__":
+def pages() -> dict[Path, str]:
+    """File → its content."""
     page = HEAD + "".join(f"{row}\n" for row in rows(SCHEMA))
-    (ROOT / "docs/configuration.md").write_text(page)
-    (ROOT / "workflow/schemas/study.schema.json").write_text(json.dumps(SCHEMA, indent=1) + "\n")
+    schema = json.dumps(SCHEMA, indent=1) + "\n"
+    return {ROOT / "docs/configuration.md": page, ROOT / "workflow/schemas/study.schema.json": schema}
+
+
+if __name__ == "__main__":
+    for path, text in pages().items():
+        path.write_text(text)

@@ -14,7 +14,6 @@ from policygrain.evaluate.evaluation import evaluate_study
 from policygrain.files import _HOST
 from policygrain.paths import DataFolder, RunFolder, StudyFolder
 from policygrain.results import run_config, run_metrics, run_summary
-from policygrain.study import Study
 from policygrain.study.runs import run_matrix
 from policygrain.train import loop
 from policygrain.train.stopping import Stop
@@ -56,16 +55,11 @@ def test_an_ended_run_is_left_and_each_superseded_one_keeps_its_products_in_a_fo
     train_small(A, run, *made)
     assert products(run) == third and (run / "metrics.jsonl").stat().st_mtime_ns == stamp
     train_small(B, run, *made)
-    said = f"contained a run with other settings, which was moved to {run}/superseded-{a}-2"
-    assert said in capsys.readouterr().err
-    assert_same_end(run, fresh)
-    asides = {path.name: path for path in run.glob("superseded-*")}
-    assert set(asides) == {f"superseded-{a}-1", f"superseded-{b}-1", f"superseded-{a}-2"}
-    assert products(asides[f"superseded-{a}-2"]) == third
-    for name, aside in asides.items():
-        assert f"superseded-{run_summary(RunFolder(aside)).key}-{name[-1]}" == name
-    assert_same_end(asides[f"superseded-{b}-1"], fresh)
-    assert_same_end(asides[f"superseded-{a}-1"], asides[f"superseded-{a}-2"])
+    assert f"run with other settings, which was moved to {run}/superseded-{a}-2" in capsys.readouterr().err
+    first, second, other = (run / f"superseded-{name}" for name in (f"{a}-1", f"{a}-2", f"{b}-1"))
+    assert {*run.glob("superseded-*")} == {first, second, other} and products(second) == third
+    for ended, same in ((run, fresh), (other, fresh), (first, second)):
+        assert_same_end(ended, same)
 
 
 class Killed(BaseException):
@@ -167,7 +161,6 @@ def test_an_ended_run_has_a_summary_that_agrees_with_its_metrics_and_no_checkpoi
     last, final = run_metrics(RunFolder(fresh))[-1], run_summary(RunFolder(fresh)).final
     assert final.validation_accuracy == last["validation_accuracy"] and final.tokens == last["total_tokens"]
     assert (final.updates, final.samples) == (last["total_updates"], last["total_samples"]) == (4 * 3, 4 * 4 * 4)
-    assert not list((fresh / "checkpoints").iterdir())
     run = Path(shutil.copytree(undeleted, tmp_path / "run"))
     assert {path.name for path in (run / "checkpoints").iterdir()} == {"step00002", "step00003"}
     train_small(B, run, *made)
@@ -205,20 +198,18 @@ def test_a_damaged_final_model_is_trained_again_from_a_checkpoint_that_was_kept(
     assert snapshot(run / "model") == snapshot(fresh / "model") and not list(run.glob("superseded-*"))
 
 
-def test_a_damaged_final_model_is_not_evaluated(made, fresh, tmp_path):
+def test_a_damaged_model_is_neither_evaluated_nor_trained_from(made, fresh, tmp_path):
     results = StudyFolder(tmp_path)
     run = RunFolder(Path(shutil.copytree(fresh, results.run("grpo", 0).path)))
     assert check_final_model(run) == run_summary(run).model_digest
     flip_bit(run.model / "model.safetensors")
-    message = r"seed0/model: its files are not those that summary\.json names"
-    with pytest.raises(UserError, match=message):
-        check_final_model(run)
-    with pytest.raises(UserError, match=message):
-        evaluate_study(B, {"grpo/seed0": run.model}, DataFolder(made[0]), results)
+    for call in (
+        lambda: check_final_model(run),
+        lambda: evaluate_study(B, {"grpo/seed0": run.model}, DataFolder(made[0]), results),
+    ):
+        with pytest.raises(UserError, match=r"seed0/model: its files are not those that summary\.json names"):
+            call()
     assert not results.evaluation("grpo/seed0").path.exists()
-
-
-def test_a_model_folder_that_cannot_be_read_is_one_message(made, tmp_path):
     torn = Path(shutil.copytree(made[1], tmp_path / "torn"))
     weights = torn / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
@@ -229,26 +220,22 @@ def test_a_model_folder_that_cannot_be_read_is_one_message(made, tmp_path):
         train_small(A, tmp_path / "run", made[0], torn)
 
 
-def own_run(study: Study, run: Path) -> RunFolder:
-    """A run that makes its own data and initial model."""
-    train_run(study, next(iter(run_matrix(study).arms.values())), 0, RunFolder(run))
-    return RunFolder(run)
-
-
 def test_a_run_makes_its_own_data_and_start_model_and_makes_them_again_where_they_are_stale(tmp_path):
-    quick = {"steps": 3, "mixed_steps": 3, "batch_size": 4}
-    study = small_study(model={"warm_start": quick}, training={"steps": 2})
-    run = own_run(study, tmp_path / "run")
-    ended, start = products(run.path), snapshot(run.start.path)
-    flip_bit(run.start.path / "model.safetensors")
-    own_run(study, run.path)
-    weights = "start/model.safetensors"
-    assert snapshot(run.start.path)[weights] == start[weights], "built again"
-    assert products(run.path) == ended, "the run started from these weights, so it is left"
+    def trained(run: Path, steps: int) -> RunFolder:
+        warm_start = {"steps": steps, "mixed_steps": 3, "batch_size": 4}
+        study = small_study(model={"warm_start": warm_start}, training={"steps": 2})
+        train_run(study, next(iter(run_matrix(study).arms.values())), 0, RunFolder(run))
+        return RunFolder(run)
 
-    other = small_study(model={"warm_start": {**quick, "steps": 4}}, training={"steps": 2})
-    own_run(other, run.path)
-    assert snapshot(run.start.path)[weights] != start[weights]
+    run = trained(tmp_path / "run", 3)
+    ended, weights = products(run.path), run.start.path / "model.safetensors"
+    start = weights.read_bytes()
+    flip_bit(weights)
+    trained(run.path, 3)
+    assert weights.read_bytes() == start, "built again"
+    assert products(run.path) == ended, "the run started from these weights, so it is left"
+    trained(run.path, 4)
+    assert weights.read_bytes() != start
     (aside,) = run.path.glob("superseded-*")
     assert products(aside) == ended
-    assert_same_end(run.path, own_run(other, tmp_path / "other").path)
+    assert_same_end(run.path, trained(tmp_path / "other", 4).path)

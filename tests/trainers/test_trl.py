@@ -21,7 +21,6 @@ from policygrain.results import run_metrics, run_summary
 from policygrain.study import Study
 from policygrain.train.stopping import Stop
 from policygrain.trainers.launch import own_gpu
-from policygrain.trainers.trl_settings import grpo_config
 
 from ..support.files import flip_bit
 from ..support.small import SMALL, assert_same_end, assert_same_run, small_study, train_small, write_study
@@ -179,6 +178,8 @@ def test_bfloat16_is_trained_and_saved(made, tmp_path):
 
 
 def test_settings_that_trl_refuses_are_one_message(tmp_path):
+    from policygrain.trainers.trl import grpo_config
+
     settings = study("grpo", trl={"fsdp": True, "fsdp_config": {"auto_wrap_policy": "sideways"}}).training
     with pytest.raises(UserError, match=r"TRL refuses the settings of this run: .*sideways"):
         grpo_config(settings, tmp_path, 1, half=None, loads_reference=False, gpu=False)

@@ -435,7 +435,7 @@ def test_what_is_not_a_whole_run_is_refused_and_nothing_is_written(how, trained,
 def test_nan_that_verl_writes_as_null_is_nan(tmp_path):
     data = {"critic/score/mean": None, "response_length/mean": 8.0, "actor/grad_norm": None}
     (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 1, "data": data}) + "\n")
-    row = metric_rows(read_log([tmp_path / "metrics.jsonl"], 1, tmp_path), SETTINGS, False, {}, {})[0]
+    row = metric_rows(read_log(tmp_path, 1), SETTINGS, False, {}, {})[0]
     assert math.isnan(row["reward_mean"]) and row["response_length_mean"] == 8.0
 
 
@@ -460,7 +460,7 @@ def test_the_log_has_the_names_that_verl_gives(tmp_path, monkeypatch):
     logger.log(data | {f"val-core/{source}/reward/{name}": value}, 1)
     logger.finish()
     training = Training(prompts_per_step=1, group=4, updates_per_batch=1)
-    first, last = metric_rows(read_log([tmp_path / "metrics.jsonl"], 1, tmp_path), training, False, {}, {})
+    first, last = metric_rows(read_log(tmp_path, 1), training, False, {}, {})
     assert (first["reward_mean"], first["response_length_mean"], first["truncated_share"]) == (0.5, 5.0, 1.0)
     assert (first["clip_fraction_low"], first["policy_loss"], first["learning_rate"]) == (0.1, 0.3, 1e-6)
     assert last["validation_accuracy"] == 0.5 and last["total_tokens"] == 20

@@ -9,18 +9,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import fields
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..errors import UserError
+import yaml
+
+from ..errors import UserError, did_you_mean
 from ..integrations.options import NEEDS, VERL_LACKS, reads_entropies
 from ..study.runs import run_matrix
-from . import trl_settings, verl_settings
+from . import verl_settings
 
 if TYPE_CHECKING:
     from ..objective import Method
     from ..study import Study
     from ..study.runs import Arm
+    from ..study.schema import Training
+
+TRL: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("trl.yaml").read_text())
 
 
 class Trainer(NamedTuple):
@@ -42,7 +49,7 @@ TRAINERS = {
         release="1.16",
         installed=lambda: version("trl"),
         setup="run `make setup`, or pip's extra `trl`",
-        check=lambda study, arm: trl_settings.check_own(arm.training(study)),
+        check=lambda study, arm: _check_trl(arm.training(study)),
     ),
     "verl": Trainer(
         ".verl",
@@ -143,3 +150,36 @@ def check_arm(study: Study, arm: Arm) -> None:
             f"{trainer.setup}."
         )
     trainer.check(study, arm)
+
+
+def _check_trl(settings: Training) -> None:
+    """UserError for a key of `training.trl` that the study decides, that TRL does not have, or that cannot work.
+
+    Only settings that TRL has from transformers' `TrainingArguments` are passed on, except those for which a study has
+    keys. TRL's own settings are about objective and sampling, which the study decides.
+    """
+    if not settings.trl:
+        return
+    from transformers import TrainingArguments
+
+    decided = {*TRL["always"], *TRL["of_study"], *TRL["of_run"], *type(settings).model_fields}
+    passed_on = {field.name for field in fields(TrainingArguments)} - decided
+    for key, value in settings.trl.items():
+        given = value if isinstance(value, dict) else {}
+        if "vllm" in key:
+            raise UserError(
+                f"training.trl.{key}: the study's engine samples (training.engine: vllm, in each process). TRL's "
+                "own vLLM has no sampling seed per response, so runs would not be paired; for vLLM servers use verl."
+            )
+        if key not in passed_on:
+            raise UserError(
+                f"training.trl.{key}: is not passed on to TRL: the study decides it, or TRL has no such setting."
+                f"{did_you_mean(key, passed_on)}"
+            )
+        if key == "fsdp_config" and str(given.get("version", 2)) != "2":
+            raise UserError("training.trl.fsdp_config.version: the engine cannot read weights of FSDP1; leave it out.")
+        if key == "deepspeed" and given.get("zero_optimization", {}).get("stage") == 3:
+            raise UserError(
+                "training.trl.deepspeed: ZeRO stage 3 shards the weights in a form that the engine cannot read. Use "
+                "stage 1 or 2, or `fsdp: true`."
+            )

@@ -26,7 +26,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PrinterCallback, Trainer, TrainerCallback
 
 from ..clock import Clock
-from ..errors import Stopped
+from ..errors import Stopped, UserError
 from ..hub import pinned
 from ..model.attention import to_device
 from ..model.device import compute_name, device, device_errors
@@ -39,7 +39,7 @@ from ..train.checkpoint import explained, finish, load_state, make_room, newest_
 from ..train.loop import Run, failed_batch_saved, open_collector
 from ..train.policy import ScoredPolicy, check_step, make_optimizer, on_device, open_models, step_context
 from ..train.ranks import gather, is_rank_0, on_rank_0, ranks, sum_over_ranks
-from .trl_settings import grpo_config, is_sharded, micro_batches_per_update
+from .check import TRL
 
 if TYPE_CHECKING:
     from ..paths import DataFolder, RunFolder
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 # TRL would import vLLM, which takes long and which no run by TRL uses: the study's engine samples.
 import_module("trl.import_utils").is_vllm_available = lambda *_, **__: False  # type: ignore[attr-defined]
-from trl import GRPOTrainer  # noqa: E402
+from trl import GRPOConfig, GRPOTrainer  # noqa: E402
 
 
 def train(
@@ -142,7 +142,12 @@ class StudyTrainer(GRPOTrainer):
         # TRL counts the batches of a data set, whose content is not used: one pass over it is one training step.
         rows = ranks()[1] * self.micro_batches * steps.settings.updates_of_batch
         dataset = Dataset.from_list([{"prompt": ""}] * rows)
-        super().__init__(reward_funcs=_no_reward, train_dataset=dataset, callbacks=[Hooks(self)], **kwargs)
+        super().__init__(
+            reward_funcs=lambda completions, **_: [0.0] * len(completions),  # required; the study's grader grades
+            train_dataset=dataset,
+            callbacks=[AfterUpdates(self)],
+            **kwargs,
+        )
         self.remove_callback(PrinterCallback)
 
     def _prepare_inputs(self, _: Any) -> dict[str, Any]:
@@ -234,23 +239,20 @@ class StudyTrainer(GRPOTrainer):
         return self.lr_scheduler
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> float | None:
-        norm = super()._get_grad_norm(model, grad_norm=grad_norm)
-        self._norm = math.nan if norm is None else float(norm)
-        return self._norm
-
-    def before_update(self) -> None:
         """Check and count the optimizer step that is about to be made, or skip it if there is no minibatch."""
-        batch = self._minibatch
+        norm, batch = super()._get_grad_norm(model, grad_norm=grad_norm), self._minibatch
         self.adamw.skips = batch is None
-        if batch is None:
-            return
-        rate = self.optimizer.param_groups[0]["lr"]
-        metrics = merge_metrics(gather(self._parts)) | {"gradient_norm": self._norm, "learning_rate": rate}
-        scaler = self.accelerator.scaler
-        with failed_batch_saved(batch, self.study.folder) if is_rank_0() else contextlib.nullcontext():
-            check_step(metrics, may_overflow=scaler is not None and scaler.get_scale() > 1)
-        self._updates.append(metrics)
-        self.study.state.totals["updates"] += 1
+        if batch is not None:
+            rates = {
+                "gradient_norm": math.nan if norm is None else float(norm),
+                "learning_rate": self.optimizer.param_groups[0]["lr"],
+            }
+            metrics, scaler = merge_metrics(gather(self._parts)) | rates, self.accelerator.scaler
+            with failed_batch_saved(batch, self.study.folder) if is_rank_0() else contextlib.nullcontext():
+                check_step(metrics, may_overflow=scaler is not None and scaler.get_scale() > 1)
+            self._updates.append(metrics)
+            self.study.state.totals["updates"] += 1
+        return norm
 
     def after_update(self, control: Any) -> None:
         """After the last optimizer step of a training step: write its records, save or stop where it is due."""
@@ -300,21 +302,58 @@ def padded(rows: Sequence[list[int]], pad: int, side: str) -> tuple[Tensor, Tens
     return ids, mask
 
 
-class Hooks(TrainerCallback):
-    """Calls the trainer before and after each optimizer step."""
+class AfterUpdates(TrainerCallback):
+    """Calls the trainer after each optimizer step."""
 
     def __init__(self, trainer: StudyTrainer) -> None:
         self.trainer = trainer
-
-    def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
-        """Gradients are complete and clipped."""
-        self.trainer.before_update()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """The optimizer step has been made."""
         self.trainer.after_update(control)
 
 
-def _no_reward(completions: list[str], **_: Any) -> list[float]:
-    """Placeholder that TRL requires; the study's grader grades responses."""
-    return [0.0] * len(completions)
+def is_sharded(settings: Training) -> bool:
+    """Whether each process holds only a part of the weights (FSDP)."""
+    return bool(settings.trl.get("fsdp"))
+
+
+def micro_batches_per_update(settings: Training, ranks: int) -> int:
+    """The number of micro-batches that each process divides its share of an optimizer step into.
+
+    It is the same for all steps: enough for responses of `max_tokens` to fit into `micro_batch_tokens`.
+    """
+    responses = settings.prompts_per_step * settings.group
+    share = -(-responses // (settings.updates_per_batch * ranks))
+    rows = max(1, settings.micro_batch_tokens // settings.max_tokens)
+    return -(-share // rows)
+
+
+def grpo_config(
+    settings: Training, out: Path, ranks: int, *, half: str | None, loads_reference: bool, gpu: bool
+) -> GRPOConfig:
+    """TRL's configuration of a run. ``half``: the precision of autocast, if it is not that of the weights.
+
+    UserError if TRL refuses the settings of `training.trl`.
+    """
+    micro_batches = micro_batches_per_update(settings, ranks)
+    of_run = {
+        "output_dir": str(out),
+        "use_cpu": not gpu,
+        "bf16": half == "bfloat16",
+        "fp16": half == "float16",
+        "adam_beta1": settings.betas[0],
+        "adam_beta2": settings.betas[1],
+        "gradient_accumulation_steps": micro_batches,
+        "steps_per_generation": micro_batches * settings.updates_of_batch,
+        "max_steps": settings.steps * settings.updates_of_batch,
+        # Any number but 0 makes TRL load the initial model, and shard it; the penalty itself is the objective's.
+        "beta": 1.0 if loads_reference else 0.0,
+    }
+    of_study = {theirs: getattr(settings, ours) for theirs, ours in TRL["of_study"].items()}
+    try:
+        return GRPOConfig(**TRL["always"] | of_study | of_run | settings.trl)
+    except (ValueError, TypeError, ImportError, OSError, RuntimeError) as error:
+        raise UserError(
+            f"training.trainer: TRL refuses the settings of this run: {str(error).splitlines()[0]}"
+        ) from error

@@ -26,6 +26,7 @@ from ..files import atomic_text, json_lines, model_folder
 from ..integrations.options import EXPORTED, METHODS_FILE, VERL_PAIRED
 from ..model.loading import load_tokenizer
 from ..records import FinalMetrics
+from ..text import some
 from ..train.batch import minibatches_of_step
 from ..train.records import line
 from ..train.rollouts import prompt_stream, response_seeds
@@ -190,8 +191,7 @@ def read_back(folder: Path, settings: Training, dynamic: bool, run: RunFolder) -
 
     ``dynamic``: whether verl used dynamic sampling. UserError if steps or the final model are missing.
     """
-    log = read_log(_logs(folder), settings.steps, folder)
-    model = final_model(folder, settings.steps)
+    log, model = read_log(folder, settings.steps), final_model(folder, settings.steps)
     if not any(model.glob("*.safetensors")) or not (model / "config.json").exists():
         raise UserError(
             f"{model}: no model in Hugging Face's format. If verl saved only its shards, merge them: python -m "
@@ -209,7 +209,7 @@ def read_back(folder: Path, settings: Training, dynamic: bool, run: RunFolder) -
     return FinalMetrics(
         validation_accuracy=last["validation_accuracy"],
         validation_length=last["validation_length"],
-        steps=len(rows) - 1,
+        steps=settings.steps,
         updates=last["total_updates"],
         tokens=last["total_tokens"],
         samples=last["total_samples"],
@@ -217,50 +217,42 @@ def read_back(folder: Path, settings: Training, dynamic: bool, run: RunFolder) -
     )
 
 
-def samples(folder: Path, model: Path, most: int) -> dict[int, dict[str, float]]:
+def read_log(folder: Path, steps: int) -> ByStep:
+    """verl's metrics by its step, from 0 (validation of the initial model, if there was one) to ``steps``.
+
+    Later attempts replace steps of earlier ones: a resumed run repeats the steps since its checkpoint, and validates at
+    its beginning. UserError if a step is missing.
+    """
+    log: dict[int, dict[str, Any]] = {}
+    for path in _logs(folder):
+        for _, row in json_lines(path, cut_off=[]):  # of an attempt that was killed
+            numbers = {name: math.nan if v is None else v for name, v in row["data"].items()}  # verl writes NaN as null
+            log[row["step"]] = log.get(row["step"], {}) | numbers
+    if missing := [str(step) for step in range(1, steps + 1) if step not in log]:
+        raise UserError(
+            f"{folder}: the logs metrics*.jsonl lack {len(missing)} of {steps} steps ({some(missing, 5)}). Remove the "
+            "folder to train the run from its beginning."
+        )
+    return log
+
+
+def samples(folder: Path, model: Path, most: int) -> ByStep:
     """Numbers of the responses in each file of `trainer.rollout_data_dir` or `trainer.validation_data_dir`."""
-    files = {int(path.stem): path for path in folder.glob("*.jsonl") if path.stem.isdigit()}
-    tokenizer: Any = load_tokenizer(str(model)) if files else None
     steps = {}
-    for step, path in files.items():
+    tokenizer: Any = load_tokenizer(str(model))
+    for path in folder.glob("*.jsonl"):
         rows = [row for _, row in json_lines(path, "It was written by verl.")]
         if not rows or any({"output", "score"} - row.keys() for row in rows):
             raise UserError(f"{path}: expected lines with output and score, as verl 0.9 writes them.")
         ids = tokenizer([str(row["output"]) for row in rows], add_special_tokens=False).input_ids
         # The text lacks the token that ends a response.
-        steps[step] = {
+        steps[int(path.stem)] = {
             "length": statistics.fmean(min(len(tokens) + 1, most) for tokens in ids),
             # verl's own share counts the responses that are as long as the longest of their batch.
             "truncated_share": statistics.fmean(len(tokens) >= most for tokens in ids),
             "reward_std": statistics.stdev(float(row["score"]) for row in rows) if len(rows) > 1 else math.nan,
         }
     return steps
-
-
-def read_log(paths: Iterable[Path], steps: int, folder: Path) -> ByStep:
-    """verl's metrics by its step, from 0 (validation of the initial model, if there was one) to ``steps``.
-
-    ``paths``: the log of each attempt, in order. If several logs have a step, later values replace earlier ones: a
-    resumed run repeats the steps since its checkpoint, and validates at its beginning. UserError if a step is missing.
-    """
-    log: dict[int, dict[str, Any]] = {}
-    written = "It is the log of verl's file logger (VERL_FILE_LOGGER_PATH)."
-    for path in paths:
-        for number, row in json_lines(path, written, cut_off=[]):  # of an attempt that was killed
-            step, data = row.get("step"), row.get("data")
-            if not isinstance(step, int) or not isinstance(data, dict):
-                raise UserError(f"{path}, line {number}: expected `step` and `data`. {written}")
-            # verl writes NaN as null.
-            log[step] = log.get(step, {}) | {name: math.nan if v is None else v for name, v in data.items()}
-    if missing := [step for step in range(1, steps + 1) if step not in log]:
-        shown = ", ".join(map(str, missing[:5])) + (", …" if len(missing) > 5 else "")
-        raise UserError(
-            f"{folder}: the logs metrics*.jsonl lack {len(missing)} of {steps} steps ({shown}). Remove the folder to "
-            "train the run from its beginning."
-        )
-    if max(log) > steps:
-        raise UserError(f"{folder}: verl's log has {max(log)} steps, and the run {steps}.")
-    return log
 
 
 def metric_rows(
@@ -275,23 +267,25 @@ def metric_rows(
     totals = {"total_updates": 0, "total_tokens": 0, "total_samples": 0}
     for step in range(max(log) + 1):
         row: dict[str, Any] = {"step": step}
-        means = [v for name, v in log.get(step, {}).items() if name.startswith("val-core/") and "/mean@" in name]
-        if means:
-            length = validations.get(step, {}).get("length", math.nan)
-            row |= {"validation_accuracy": float(means[0]), "validation_length": length}
-        if step < max(log):
-            data = log[step + 1]
+        for name, accuracy in log.get(step, {}).items():
+            if name.startswith("val-core/") and "/mean@" in name:
+                row["validation_accuracy"] = float(accuracy)
+                row["validation_length"] = validations.get(step, {}).get("length", math.nan)
+        if data := log.get(step + 1):
             row |= {ours: float(data[theirs]) for ours, theirs in VERL["metrics"].items() if theirs in data}
             row |= {n.rpartition("/")[2]: float(v) for n, v in data.items() if n.startswith(PLUGIN)}
             row["accuracy"] = row.get("reward_mean")
             row["sampled_accuracy"] = None if dynamic else row["accuracy"]
             row |= {name: v for name, v in rollouts.get(step + 1, {}).items() if name != "length" and not math.isnan(v)}
-            for name in ("response_length_mean", "groups_dropped"):
-                if math.isnan(row.get(name, 0)):
-                    raise UserError(f"verl's log has no number for {name} at step {step + 1} (null), which is counted.")
-            sampled = (settings.prompts_per_step + int(row.get("groups_dropped", 0))) * settings.group
+            length, dropped = row.get("response_length_mean", 0.0), row.get("groups_dropped", 0.0)
+            if math.isnan(length + dropped):
+                raise UserError(
+                    f"verl's log has no number for response_length_mean or groups_dropped at step {step + 1} (null), "
+                    "which are counted."
+                )
+            sampled = (settings.prompts_per_step + int(dropped)) * settings.group
             totals["total_updates"] += settings.updates_of_batch
-            totals["total_tokens"] += round(row.get("response_length_mean", 0) * sampled)
+            totals["total_tokens"] += round(length * sampled)
             totals["total_samples"] += sampled
         rows.append(row | totals)
     return rows

@@ -1,6 +1,6 @@
 """`training.trainer: verl`: what is written for verl, attempts with a program in its place, and what is read back.
 
-What verl itself must say is tested by `make test-peers`, here and, with whole runs, in test_verl_run.py.
+Whole runs by verl itself are in test_verl_run.py.
 """
 
 import importlib
@@ -31,7 +31,6 @@ from policygrain.results import run_metrics, run_summary, run_timings
 from policygrain.study import Study
 from policygrain.study.comparable import different_parts
 from policygrain.study.schema import Training
-from policygrain.text import flat
 from policygrain.train.batch import minibatches
 from policygrain.train.rollouts import PromptStream
 from policygrain.train.stopping import Stop
@@ -52,7 +51,6 @@ from ..support.scripted import Scripted
 from ..support.small import SMALL, small_study, train_small
 from .test_check import arm_of
 
-NEEDS_VERL = "verl is not installed here; `make test-peers` has an environment with it"
 PROBLEMS = [{"id": str(i), "problem": f"what is {i} + 1?", "answer": str(i + 1)} for i in range(4)]
 STEPS, RIGHT = 4, 6  # right responses of the 16 of a step
 SETTINGS, MOST = small_study().training, SMALL["training"]["max_tokens"]
@@ -123,35 +121,6 @@ def test_without_chat_the_prompt_is_the_study_s(made, tmp_path):
     assert (trainer["n_gpus_per_node"], trainer["nnodes"], rollout["name"], rollout["n"]) == (4, 2, "sglang", 8)
 
 
-def test_verl_reads_the_configuration_by_its_own_classes(chat_start, tmp_path, monkeypatch):
-    pytest.importorskip("verl", reason=NEEDS_VERL)
-    from hydra import compose, initialize_config_dir
-    from verl.utils.config import omega_conf_to_dataclass
-
-    out = exported(study_of(learning_rate=3e-6, epochs=2, max_grad_norm=0.3), tmp_path, chat_start)
-    monkeypatch.setenv(EXPORTED, "/moved")
-    with initialize_config_dir(str(out), version_base=None):
-        found = compose("verl")
-    # "what is 0 + 1? box it." after "be brief.", by a tokenizer of characters; a folder that was moved.
-    assert found.data.max_prompt_length == len("be brief.what is 0 + 1? box it.")
-    assert found.data.train_files == "/moved/train.parquet"
-    actor: Any = omega_conf_to_dataclass(found.actor_rollout_ref.actor)
-    # 16 prompts in 4 updates: 4 prompts each, of 8 responses.
-    assert (actor.ppo_mini_batch_size, actor.ppo_epochs, actor.optim.lr) == (4, 2, 3e-6)
-    assert actor.optim.clip_grad == 0.3, "what verl's engine reads"
-    assert actor.policy_loss.loss_mode.startswith("policygrain.tepo_v1-") and not actor.use_kl_loss
-    rollout = found.actor_rollout_ref.rollout
-    assert (rollout.n, rollout.temperature, rollout.response_length) == (8, 0.9, study_of().training.max_tokens)
-    algorithm: Any = omega_conf_to_dataclass(found.algorithm)
-    assert algorithm.adv_estimator == "grpo" and algorithm.filter_groups.enable
-    assert found.trainer.total_training_steps == 40 and found.data.train_batch_size == 16
-    # Nothing that verl does not know: every key is one of its own, or below one without keys of its own.
-    of_verl = Path(sys.modules["verl"].__path__[0]) / "trainer/config/_generated_ppo_trainer.yaml"
-    own, written = (flat(yaml.safe_load(path.read_text())) for path in (of_verl, out / "verl.yaml"))
-    known = (*own, "hydra", "defaults", "actor_rollout_ref.actor.fsdp_config.mixed_precision", "trainer.v1.sampler")
-    assert not [key for key in written if not any(key == k or key.startswith(f"{k}.") for k in known)]
-
-
 def test_training_rows_are_what_the_loop_samples_in_the_order_of_its_minibatches():
     recorder = Scripted([(False, False)] * 5)
     settings = Training(prompts_per_step=4, group=2, updates_per_batch=2)
@@ -173,28 +142,24 @@ OF_STUDIES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture
-def registered(monkeypatch):
-    """What a worker of verl registers: name of a loss → its method. verl itself need not be installed."""
-    registry: dict[str, Method] = {}
+@pytest.mark.parametrize("name", OF_STUDIES)
+def test_a_worker_of_verl_trains_with_the_method_of_the_study(name, chat_start, tmp_path, monkeypatch):
+    """What it registers, name of a loss → its method; verl itself need not be installed."""
+    registered: dict[str, Method] = {}
     verl: Any = types.ModuleType("verl")
-    verl.register_policy_loss = lambda name: lambda loss: registry.__setitem__(name, loss.args[0])
-    for name in ("verl", "verl.trainer", "verl.trainer.ppo", "verl.trainer.ppo.core_algos"):
-        monkeypatch.setitem(sys.modules, name, verl)
+    verl.register_policy_loss = lambda name: lambda loss: registered.__setitem__(name, loss.args[0])
+    for module in ("verl", "verl.trainer", "verl.trainer.ppo", "verl.trainer.ppo.core_algos"):
+        monkeypatch.setitem(sys.modules, module, verl)
     monkeypatch.delitem(sys.modules, "policygrain.integrations.verl", raising=False)
     integration = importlib.import_module("policygrain.integrations.verl")
     monkeypatch.delitem(sys.modules, "policygrain.integrations.verl")
-    return lambda: integration.register() and registry
-
-
-@pytest.mark.parametrize("name", OF_STUDIES)
-def test_a_worker_of_verl_trains_with_the_method_of_the_study(name, chat_start, tmp_path, monkeypatch, registered):
     study = study_of(name, OF_STUDIES)
     out = exported(study, tmp_path, chat_start)
     mode = yaml.safe_load((out / "verl.yaml").read_text())["actor_rollout_ref"]["actor"]["policy_loss"]["loss_mode"]
-    assert mode not in registered(), "a worker without the folder must not train with a preset of the same name"
+    assert mode not in registered, "a worker without the folder must not train with a preset of the same name"
     monkeypatch.setenv(EXPORTED, str(out.rename(tmp_path / "moved")))
-    assert different_parts(registered()[mode], arm_of(study).method(study)) == []
+    integration.register()
+    assert different_parts(registered[mode], arm_of(study).method(study)) == []
 
 
 # ---- attempts, with a program in place of verl -----------------------------------------------------------------------
@@ -258,6 +223,8 @@ def by_verl(**training: object) -> Study:
 
 
 def test_a_killed_attempt_is_resumed_and_its_log_is_continued(attempt, tmp_path):
+    with pytest.raises(UserError, match=r"no checkpoint, so the same command starts from the beg[^$]*the GPU is lost$"):
+        attempt("no checkpoint")
     with pytest.raises(UserError, match=r"exit code -9; the same command resumes from verl's checkpoint of step 2"):
         attempt("killed after 3")
     config = tmp_path / "run" / "verl" / "verl.yaml"
@@ -274,12 +241,6 @@ def test_a_killed_attempt_is_resumed_and_its_log_is_continued(attempt, tmp_path)
     assert (summary.environment.engine, summary.final.steps, summary.final.validation_accuracy) == ("verl", 4, 0.4)
     attempt("no checkpoint")  # it has ended: verl is not started
     assert run.summary.read_bytes() == record
-
-
-def test_a_run_that_died_without_a_checkpoint_says_so(attempt):
-    with pytest.raises(UserError, match="no checkpoint, so the same command starts from the beginning") as raised:
-        attempt("no checkpoint")
-    assert str(raised.value).endswith("the GPU is lost")
 
 
 def test_verl_is_ended_at_the_time_limit(attempt, tmp_path):
@@ -302,14 +263,8 @@ def test_without_a_gpu_or_a_device_nothing_is_started(attempt, tmp_path, monkeyp
     assert not (tmp_path / "run" / "verl").exists() and not (tmp_path / "pid").exists()
 
 
-STEP = {
-    "SLURM_JOB_ID": "7",
-    "SLURM_STEP_ID": "0",
-    "SLURM_PROCID": "0",
-    "SLURM_STEP_NODELIST": "n[1-2]",
-    "SLURM_STEP_NUM_NODES": "2",
-    "MASTER_ADDR": "10.0.0.1",
-}
+STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_NODES": "2"}
+STEP |= {"SLURM_STEP_NODELIST": "n[1-2]", "MASTER_ADDR": "10.0.0.1"}
 
 
 @pytest.mark.usefixtures("attempt")
@@ -437,30 +392,3 @@ def test_nan_that_verl_writes_as_null_is_nan(tmp_path):
     (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 1, "data": data}) + "\n")
     row = metric_rows(read_log(tmp_path, 1), SETTINGS, False, {}, {})[0]
     assert math.isnan(row["reward_mean"]) and row["response_length_mean"] == 8.0
-
-
-def test_the_log_has_the_names_that_verl_gives(tmp_path, monkeypatch):
-    """Written by verl's own file logger, from its own metric functions."""
-    pytest.importorskip("verl", reason=NEEDS_VERL)
-    from verl import DataProto
-    from verl.trainer.ppo.metric_utils import compute_data_metrics, process_validation_metrics
-    from verl.utils.py_functional import rename_dict
-    from verl.utils.tracking import FileLogger
-
-    tokens = torch.ones(4, 5)
-    batch = dict.fromkeys(("token_level_rewards", "advantages", "returns", "response_mask"), tokens)
-    batch |= dict.fromkeys(("responses", "prompts"), tokens.long()) | {"attention_mask": torch.ones(4, 10).long()}
-    batch["token_level_scores"] = tokens * torch.tensor([[0.2], [0.2], [0.0], [0.0]])
-    data = compute_data_metrics(DataProto.from_dict(tensors=batch), use_critic=False)
-    data |= rename_dict({"policygrain/clip_fraction_low": 0.1, "pg_loss": 0.3, "grad_norm": 1.0, "lr": 1e-6}, "actor/")
-    ((source, variables),) = process_validation_metrics(["small"] * 2, ["a", "b"], {"reward": [1.0, 0.0]}).items()
-    ((name, value),) = variables["reward"].items()
-    monkeypatch.setenv("VERL_FILE_LOGGER_PATH", str(tmp_path / "metrics.jsonl"))
-    logger = FileLogger("small", "grpo")
-    logger.log(data | {f"val-core/{source}/reward/{name}": value}, 1)
-    logger.finish()
-    training = Training(prompts_per_step=1, group=4, updates_per_batch=1)
-    first, last = metric_rows(read_log(tmp_path, 1), training, False, {}, {})
-    assert (first["reward_mean"], first["response_length_mean"], first["truncated_share"]) == (0.5, 5.0, 1.0)
-    assert (first["clip_fraction_low"], first["policy_loss"], first["learning_rate"]) == (0.1, 0.3, 1e-6)
-    assert last["validation_accuracy"] == 0.5 and last["total_tokens"] == 20

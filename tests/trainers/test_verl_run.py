@@ -70,7 +70,7 @@ def _are_paired(by_verl: RunFolder, by_loop: RunFolder) -> None:
     rows, loop = run_metrics(by_verl), run_metrics(by_loop)
     samples = ("accuracy", "reward_mean", "response_length_mean", "validation_accuracy", "validation_length")
     for row, expected in zip(rows, loop, strict=True):
-        for key in (*samples, "gradient_norm", "ratio_max", "entropy_old"):
+        for key in (*samples, "gradient_norm", "ratio_max", "entropy_old", "learning_rate", "truncated_share"):
             assert row.get(key, 0.0) == pytest.approx(expected.get(key, 0.0), rel=1e-3), key
     assert sum(row["gradient_norm"] > 0 for row in loop[:-1]) == 2, "updates were made, and are compared"
 

@@ -128,7 +128,7 @@ def test_training_rows_are_what_the_loop_samples_in_the_order_of_its_minibatches
     collector = recorder.collector(settings, seed=3, stream=stream)
     rows = training_rows(recorder.problems, settings, 3)
     for step in range(3):
-        collector.collect(Clock(), 4 * step)
+        collector.collect(None, 4 * step, Clock())
         order = torch.cat(minibatches(4, 2, 2, seed_of("minibatches", 3, step)))
         sampled = [(int(p.problem), s) for p, seeds in itertools.islice(rows, 4) for s in seeds]
         assert sampled == [recorder.asked[step][place] for place in order]

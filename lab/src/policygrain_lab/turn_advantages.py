@@ -65,11 +65,11 @@ class TurnReturn(TurnAdvantage):
     """
 
     name: Literal["turn_return"] = "turn_return"
-    discount: float = setting(1.0, ge=0, le=1, description="γ of later turns")
+    discount: float = setting(1.0, "γ of later turns", ge=0, le=1)
     baseline: Literal["return", "reward"] = setting(
-        "return", description="values that are compared at a turn: returns from the turn on, or rewards of the turn"
+        "return", "values that are compared at a turn: returns from the turn on, or rewards of the turn"
     )
-    std: bool = setting(False, description="true: divided by the sample standard deviation of the compared values")
+    std: bool = setting(False, "true: divided by the sample standard deviation of the compared values")
 
     def of_turns(self, turns: TurnRewards) -> Tensor:  # noqa: D102
         place = turns.mask.cumsum(2)
@@ -88,9 +88,9 @@ class Gigpo(TurnAdvantage):
     """
 
     name: Literal["gigpo"] = "gigpo"
-    weight: float = setting(1.0, ge=0, description="ω")
-    discount: float = setting(1.0, ge=0, le=1, description="γ of later turns")
-    std: bool = setting(False, description="true: both parts are divided by the sample standard deviation")
+    weight: float = setting(1.0, "ω", ge=0)
+    discount: float = setting(1.0, "γ of later turns", ge=0, le=1)
+    std: bool = setting(False, "true: both parts are divided by the sample standard deviation")
 
     def of_turns(self, turns: TurnRewards) -> Tensor:  # noqa: D102
         if turns.states is None:

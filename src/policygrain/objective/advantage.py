@@ -72,8 +72,7 @@ class BatchStd(Advantage):
 
     name: Literal["batch_std"] = "batch_std"
     std_of: Literal["rewards", "advantages"] = setting(
-        "rewards",
-        description="values of the standard deviation: the rewards, or the rewards minus their groups' means",
+        "rewards", "values of the standard deviation: the rewards, or the rewards minus their groups' means"
     )
 
     def __call__(self, rewards: Tensor) -> Tensor:

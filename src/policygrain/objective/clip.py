@@ -38,8 +38,8 @@ class Clip(Part):
 class ClipRange(Clip):
     """Clip range: ratios from 1 − low to 1 + high are not clipped."""
 
-    low: float = setting(0.2, ge=0, le=1, description="ε_low: width of the clip range below 1")
-    high: float = setting(0.2, ge=0, description="ε_high: width of the clip range above 1")
+    low: float = setting(0.2, "ε_low: width of the clip range below 1", ge=0, le=1)
+    high: float = setting(0.2, "ε_high: width of the clip range above 1", ge=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class PpoClip(ClipRange):
 
     name: Literal["ppo"] = "ppo"
     dual: float | None = setting(
-        None, gt=1, description="c of dual clipping, an upper bound of the ratio for negative advantages; null: off"
+        None, "c of dual clipping, an upper bound of the ratio for negative advantages; null: off", gt=1
     )
 
     def __call__(self, ratio: Tensor, batch: TokenBatch) -> Surrogate:
@@ -85,11 +85,9 @@ class ClipCov(ClipRange):
     """
 
     name: Literal["clip_cov"] = "clip_cov"
-    fraction: float = setting(
-        2e-4, ge=0, le=1, description="share of the step's tokens that get no gradient, drawn at random"
-    )
-    cov_low: float = setting(1.0, description="smallest covariance of a token that may be drawn")
-    cov_high: float = setting(5.0, description="largest covariance of a token that may be drawn")
+    fraction: float = setting(2e-4, "share of the step's tokens that get no gradient, drawn at random", ge=0, le=1)
+    cov_low: float = setting(1.0, "smallest covariance of a token that may be drawn")
+    cov_high: float = setting(5.0, "largest covariance of a token that may be drawn")
 
     @needs("step_log_probs")
     def __call__(self, ratio: Tensor, batch: TokenBatch) -> Surrogate:
@@ -129,11 +127,10 @@ class Likelihood(Clip):
     """
 
     name: Literal["likelihood"] = "likelihood"
-    low: float | None = setting(None, ge=0, description="smallest weight; null: none")
-    cap: float | None = setting(5.0, gt=0, description="largest weight, absolute and not 1 + ε; null: none")
+    low: float | None = setting(None, "smallest weight; null: none", ge=0)
+    cap: float | None = setting(5.0, "largest weight, absolute and not 1 + ε; null: none", gt=0)
     outside: Literal["bound", "mask"] = setting(
-        "bound",
-        description="weights beyond low and cap are bounded; mask: they are 0 where PPO's clip has no gradient",
+        "bound", "weights beyond low and cap are bounded; mask: they are 0 where PPO's clip has no gradient"
     )
 
     def __call__(self, ratio: Tensor, batch: TokenBatch) -> Surrogate:
@@ -158,8 +155,8 @@ class Gmpo(Clip):
     """
 
     name: Literal["gmpo"] = "gmpo"
-    low: float = setting(0.4, ge=0, description="bound of ℓ below 0, where the advantage is negative")
-    high: float = setting(0.4, ge=0, description="bound of ℓ above 0, where the advantage is positive")
+    low: float = setting(0.4, "bound of ℓ below 0, where the advantage is negative", ge=0)
+    high: float = setting(0.4, "bound of ℓ above 0, where the advantage is positive", ge=0)
 
     def __call__(self, ratio: Tensor, batch: TokenBatch) -> Surrogate:
         log_ratio, advantages = batch.log_ratio, batch.advantages
@@ -178,8 +175,8 @@ class Sapo(Clip):
     """
 
     name: Literal["sapo"] = "sapo"
-    positive: float = setting(1.0, gt=0, description="τ where the advantage is positive")
-    negative: float = setting(1.05, gt=0, description="τ elsewhere")
+    positive: float = setting(1.0, "τ where the advantage is positive", gt=0)
+    negative: float = setting(1.05, "τ elsewhere", gt=0)
 
     def __call__(self, ratio: Tensor, batch: TokenBatch) -> Surrogate:
         temperature = _by_sign(batch.advantages > 0, self.positive, self.negative, ratio)
@@ -196,8 +193,8 @@ class DppoTv(Clip):
     """
 
     name: Literal["dppo_tv"] = "dppo_tv"
-    low: float = setting(0.15, ge=0, description="δ_low: largest fall of the probability")
-    high: float = setting(0.15, ge=0, description="δ_high: largest rise of the probability")
+    low: float = setting(0.15, "δ_low: largest fall of the probability", ge=0)
+    high: float = setting(0.15, "δ_high: largest rise of the probability", ge=0)
 
     def __call__(self, ratio: Tensor, batch: TokenBatch) -> Surrogate:
         rise = batch.log_probs.detach().exp() - batch.old_log_probs.exp()
@@ -213,8 +210,8 @@ class DppoKl(Clip):
     """
 
     name: Literal["dppo_kl"] = "dppo_kl"
-    low: float = setting(0.05, ge=0, description="δ_low: largest divergence of a token that has become less likely")
-    high: float = setting(0.05, ge=0, description="δ_high: largest divergence of a token that has become more likely")
+    low: float = setting(0.05, "δ_low: largest divergence of a token that has become less likely", ge=0)
+    high: float = setting(0.05, "δ_high: largest divergence of a token that has become more likely", ge=0)
 
     def __call__(self, ratio: Tensor, batch: TokenBatch) -> Surrogate:
         new, old = batch.log_probs.detach(), batch.old_log_probs
@@ -237,10 +234,10 @@ class Vespo(Clip):
     """
 
     name: Literal["vespo"] = "vespo"
-    positive_power: float = setting(2.0, ge=0, description="k where the advantage is at least 0")
-    positive_decay: float = setting(3.0, ge=0, description="λ where the advantage is at least 0")
-    negative_power: float = setting(3.0, ge=0, description="k elsewhere")
-    negative_decay: float = setting(2.0, ge=0, description="λ elsewhere")
+    positive_power: float = setting(2.0, "k where the advantage is at least 0", ge=0)
+    positive_decay: float = setting(3.0, "λ where the advantage is at least 0", ge=0)
+    negative_power: float = setting(3.0, "k elsewhere", ge=0)
+    negative_decay: float = setting(2.0, "λ elsewhere", ge=0)
 
     def __call__(self, ratio: Tensor, batch: TokenBatch) -> Surrogate:
         log_weight = batch.log_ratio.detach()
@@ -270,13 +267,13 @@ class Fipo(ClipRange):
     """
 
     name: Literal["fipo"] = "fipo"
-    high: float = setting(0.28, ge=0, description="ε_high: width of the clip range above 1")
-    dual: float = setting(10.0, gt=1, description="c of dual clipping; tokens with a larger ratio are left out of sums")
-    half_life: float = setting(32.0, gt=0, description="tokens after which a later token counts for half")
-    least: float = setting(1.0, ge=0, description="smallest weight")
-    largest: float = setting(1.2, ge=0, description="largest weight")
+    high: float = setting(0.28, "ε_high: width of the clip range above 1", ge=0)
+    dual: float = setting(10.0, "c of dual clipping; tokens with a larger ratio are left out of sums", gt=1)
+    half_life: float = setting(32.0, "tokens after which a later token counts for half", gt=0)
+    least: float = setting(1.0, "smallest weight", ge=0)
+    largest: float = setting(1.2, "largest weight", ge=0)
     safety: float = setting(
-        10.0, gt=0, description="where the advantage is negative and the ratio above this, weights are from 0.8 to 1"
+        10.0, "where the advantage is negative and the ratio above this, weights are from 0.8 to 1", gt=0
     )
 
     def __post_init__(self) -> None:
@@ -302,7 +299,7 @@ class Topr(Clip):
     """
 
     name: Literal["topr"] = "topr"
-    cap: float = setting(1.0, gt=0, description="largest weight where the advantage is not positive")
+    cap: float = setting(1.0, "largest weight where the advantage is not positive", gt=0)
 
     def __call__(self, ratio: Tensor, batch: TokenBatch) -> Surrogate:
         weight, advantages = ratio.detach(), batch.advantages
@@ -322,7 +319,7 @@ class M2po(Clip):
     """
 
     name: Literal["m2po"] = "m2po"
-    budget: float = setting(0.04, gt=0, description="τ: largest mean of the squared log-ratio")
+    budget: float = setting(0.04, "τ: largest mean of the squared log-ratio", gt=0)
 
     @needs("step_log_probs")
     def __call__(self, ratio: Tensor, batch: TokenBatch) -> Surrogate:

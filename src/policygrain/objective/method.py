@@ -35,56 +35,45 @@ class Sampler:
 
     __pydantic_config__: ClassVar = CONFIG
     dynamic: bool = setting(
-        False,
-        description="dynamic sampling: drop groups with equal rewards and sample new prompts until the batch is full",
+        False, "dynamic sampling: drop groups with equal rewards and sample new prompts until the batch is full"
     )
     oversample: float = setting(
         2.0,
+        "prompts sampled per missing prompt; one large round of sampling is cheaper than several small ones",
         ge=1,
         le=100,
-        description="prompts sampled per missing prompt; one large round of sampling is cheaper than "
-        "several small ones",
     )
-    max_batches: int = setting(
-        4, ge=1, le=1000, description="dynamic sampling stops after this many batches of prompts"
-    )
+    max_batches: int = setting(4, "dynamic sampling stops after this many batches of prompts", ge=1, le=1000)
     overlong_buffer: float = setting(
         0.0,
+        "size of the overlong buffer as a share of max_tokens; responses that end in it lose up to 1 of reward; 0: off",
         ge=0,
         le=1,
-        description="size of the overlong buffer as a share of max_tokens; responses that end in it "
-        "lose up to 1 of reward; 0: off",
     )
-    mask_truncated: bool = setting(
-        False, description="exclude responses without an end-of-sequence token from the loss"
-    )
+    mask_truncated: bool = setting(False, "exclude responses without an end-of-sequence token from the loss")
     correction_cap: float | None = setting(
-        None, gt=0, description="cap C of the importance weights between engine and trainer; null: no correction"
+        None, "cap C of the importance weights between engine and trainer; null: no correction", gt=0
     )
-    correction_floor: float = setting(0.0, ge=0, description="smallest weight of that correction")
+    correction_floor: float = setting(0.0, "smallest weight of that correction", ge=0)
     correction_grain: Grain = setting(
         "token",
-        description="ratios that are the weights: token, of each token; sequence, their product over the response; "
+        "ratios that are the weights: token, of each token; sequence, their product over the response; "
         "geometric, their geometric mean over the response; turn, over the turn",
     )
     correction_outside: Literal["truncate", "mask"] = setting(
-        "truncate",
-        description="truncate: weights are bounded by floor and cap; mask: weights outside of these are 0",
+        "truncate", "truncate: weights are bounded by floor and cap; mask: weights outside of these are 0"
     )
 
     rejection_high: float | None = setting(
         None,
+        "tokens whose rejection_measure is above this have weight 0, in addition to any correction; null: no rejection",
         gt=0,
-        description="tokens whose rejection_measure is above this have weight 0, in addition to any correction; null: "
-        "no rejection",
     )
-    rejection_low: float = setting(0.0, ge=0, description="tokens whose rejection_measure is below this have weight 0")
-    rejection_grain: Grain = setting(
-        "token", description="tokens that are measured and rejected together, as in correction_grain"
-    )
+    rejection_low: float = setting(0.0, "tokens whose rejection_measure is below this have weight 0", ge=0)
+    rejection_grain: Grain = setting("token", "tokens that are measured and rejected together, as in correction_grain")
     rejection_measure: Literal["ratio", "binary_kl"] = setting(
         "ratio",
-        description="difference between trainer and engine. ratio: π_old/μ; binary_kl: the larger of KL(π_old ‖ μ) and "
+        "difference between trainer and engine. ratio: π_old/μ; binary_kl: the larger of KL(π_old ‖ μ) and "
         "KL(μ ‖ π_old), of the sampled token against all others",
     )
 
@@ -106,15 +95,9 @@ class MtpHeads:
     """Multi-token prediction heads, where the ratio has `future: mtp_heads` (our reading of MPO's published form)."""
 
     __pydantic_config__: ClassVar = CONFIG
-    warmup_batches: int = setting(
-        8, ge=0, le=100_000, description="batches that the heads are trained on before the first step"
-    )
-    learning_rate: float = setting(
-        3e-3, ge=0, le=1, description="learning rate of AdamW for the heads, during and after warm-up"
-    )
-    loss_weight: float = setting(
-        1.0, ge=0, description="weight of the heads' cross-entropy in the loss; 0: the objective alone"
-    )
+    warmup_batches: int = setting(8, "batches that the heads are trained on before the first step", ge=0, le=100_000)
+    learning_rate: float = setting(3e-3, "learning rate of AdamW for the heads, during and after warm-up", ge=0, le=1)
+    loss_weight: float = setting(1.0, "weight of the heads' cross-entropy in the loss; 0: the objective alone", ge=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,35 +106,31 @@ class Method:
 
     __pydantic_config__: ClassVar = CONFIG
     name: str
-    base: str | None = setting(
-        None, description="preset or method of this study that this one changes; null: the defaults"
-    )
-    label: str = setting(
-        "", description="its name in figures and tables, such as `TEPO, full KL`; default: from its key"
-    )
-    summary: str = setting("", description="one line for lists")
-    source: str = setting("", description="paper or other origin")
-    advantage: Advantage | Custom = setting(Grpo(), description="advantage over the group")
-    ratio: Ratio | Custom = setting(TokenRatio(), description="importance ratio (its grain), with its parameters")
+    base: str | None = setting(None, "preset or method of this study that this one changes; null: the defaults")
+    label: str = setting("", "its name in figures and tables, such as `TEPO, full KL`; default: from its key")
+    summary: str = setting("", "one line for lists")
+    source: str = setting("", "paper or other origin")
+    advantage: Advantage | Custom = setting(Grpo(), "advantage over the group")
+    ratio: Ratio | Custom = setting(TokenRatio(), "importance ratio (its grain), with its parameters")
     clip: Clip | Custom = setting(
-        NoClip(), description="null: no clip; {low, high, dual}: PPO's clip; or a name, with its parameters"
+        NoClip(), "null: no clip; {low, high, dual}: PPO's clip; or a name, with its parameters"
     )
-    aggregation: Aggregation | Custom = setting(TokenMean(), description="how token losses are averaged")
+    aggregation: Aggregation | Custom = setting(TokenMean(), "how token losses are averaged")
     penalties: tuple[Penalty | Custom, ...] = setting(
-        (), description="names with their parameters; the list replaces that of the base"
+        (), "names with their parameters; the list replaces that of the base"
     )
-    sampler: Sampler = setting(Sampler(), description="dynamic sampling, overlong and truncated responses")
-    mtp_heads: MtpHeads = setting(MtpHeads(), description="prediction heads, for a block ratio with future: mtp_heads")
+    sampler: Sampler = setting(Sampler(), "dynamic sampling, overlong and truncated responses")
+    mtp_heads: MtpHeads = setting(MtpHeads(), "prediction heads, for a block ratio with future: mtp_heads")
     off_policy_bound: float | None = setting(
         None,
-        ge=0,
-        description="δ of the off-policy sequence mask: responses with a negative advantage whose tokens have become "
+        "δ of the off-policy sequence mask: responses with a negative advantage whose tokens have become "
         "less likely by more than this on average, in nats, are masked; null: no mask",
+        ge=0,
     )
 
     anchor: Anchor = setting(
         "old",
-        description="policy in the denominator of the ratio. old: the trainer's policy before the step's updates; "
+        "policy in the denominator of the ratio. old: the trainer's policy before the step's updates; "
         "rollout: the engine that sampled, so that the ratio also corrects for the engine (verl's bypass mode); "
         "loglinear: a policy between the engine and the current policy by the age of the rollouts (A-3PO), whose ratio "
         "to the engine is the weight of the correction",

@@ -42,23 +42,23 @@ class Kl(Penalty):
     """
 
     name: Literal["kl"] = "kl"
-    coefficient: float = setting(1.0, ge=0, description="λ")
+    coefficient: float = setting(1.0, "λ", ge=0)
     reference: Literal["initial", "old"] = setting(
-        "initial", description="initial: the policy before training; old: the policy that sampled the batch"
+        "initial", "initial: the policy before training; old: the policy that sampled the batch"
     )
     mask: Literal["all", "positive_advantage_entropy_drop"] = setting(
-        "all", description="which tokens: all, or those with positive advantage and falling entropy (TEPO)"
+        "all", "which tokens: all, or those with positive advantage and falling entropy (TEPO)"
     )
     entropy_signal: EntropySignal = setting(
         "auto",
-        description="how falling entropy is detected: from measured entropies or from the token's covariance; auto: "
+        "how falling entropy is detected: from measured entropies or from the token's covariance; auto: "
         "measured where the trainer gives entropies",
     )
-    estimator: Literal["k1", "k2", "k3"] = setting("k3", description="estimator of the KL divergence")
+    estimator: Literal["k1", "k2", "k3"] = setting("k3", "estimator of the KL divergence")
     place: Literal["loss", "reward"] = setting(
-        "loss", description="loss: gradient of the estimator; reward: policy gradient of a lower reward"
+        "loss", "loss: gradient of the estimator; reward: policy gradient of a lower reward"
     )
-    times_ratio: bool = setting(False, description="true: multiplied by the token's ratio π_θ/π_old")
+    times_ratio: bool = setting(False, "true: multiplied by the token's ratio π_θ/π_old")
 
     def __call__(self, batch: TokenBatch) -> Tensor:
         reference_log_probs = batch.ref_log_probs if self.reference == "initial" else batch.old_log_probs
@@ -107,7 +107,7 @@ class EntropyBonus(Penalty):
     """−α H_t(π_θ), with the entropy over the full vocabulary: a higher entropy lowers the loss."""
 
     name: Literal["entropy_bonus"] = "entropy_bonus"
-    coefficient: float = setting(0.001, description="α")
+    coefficient: float = setting(0.001, "α")
 
     @needs("entropy_gradient")
     def __call__(self, batch: TokenBatch) -> Tensor:
@@ -124,8 +124,8 @@ class KlCov(Penalty):
     """
 
     name: Literal["kl_cov"] = "kl_cov"
-    coefficient: float = setting(1.0, ge=0, description="λ")
-    fraction: float = setting(2e-3, ge=0, le=1, description="share of the step's tokens")
+    coefficient: float = setting(1.0, "λ", ge=0)
+    fraction: float = setting(2e-3, "share of the step's tokens", ge=0, le=1)
 
     @needs("step_log_probs")
     def __call__(self, batch: TokenBatch) -> Tensor:
@@ -147,7 +147,7 @@ class SquaredLogRatio(Penalty):
     """
 
     name: Literal["squared_log_ratio"] = "squared_log_ratio"
-    coefficient: float = setting(0.05, ge=0, description="β")
+    coefficient: float = setting(0.05, "β", ge=0)
 
     def __call__(self, batch: TokenBatch) -> Tensor:
         return self.coefficient / 2 * batch.log_ratio.square()

@@ -46,9 +46,7 @@ class SequenceRatio(Ratio):
     """Geometric mean over the response: log r_t = (1/|o|) Σ_k ℓ_k, for every t. GSPO (2507.18071 eq. 7), TEPO."""
 
     name: Literal["sequence"] = "sequence"
-    stop_gradient: bool = setting(
-        False, description="true: GSPO-token, the same value, but the gradient of each token's own ratio"
-    )
+    stop_gradient: bool = setting(False, "true: GSPO-token, the same value, but the gradient of each token's own ratio")
 
     def __call__(self, batch: TokenBatch) -> Tensor:
         log_ratio = batch.log_ratio
@@ -66,7 +64,7 @@ class Holder(Ratio):
     """
 
     name: Literal["holder"] = "holder"
-    power: float = setting(1.0, ge=-100, le=100, description="p")
+    power: float = setting(1.0, "p", ge=-100, le=100)
 
     def __call__(self, batch: TokenBatch) -> Tensor:
         log_ratio, count = batch.log_ratio, batch.lengths.clamp(min=1).unsqueeze(1)
@@ -90,7 +88,7 @@ class PrefixRatio(Ratio):
     name: Literal["prefix"] = "prefix"
     gradient: Literal["all", "own"] = setting(
         "all",
-        description="all: the gradient flows through all tokens of the prefix; own: the product is a constant weight "
+        "all: the gradient flows through all tokens of the prefix; own: the product is a constant weight "
         "of the token's gradient",
     )
 
@@ -111,9 +109,7 @@ class ProductRatio(Ratio):
     """
 
     name: Literal["product"] = "product"
-    cap: float | None = setting(
-        None, ge=1, description="C: the weight is at most this, and keeps its gradient; null: off"
-    )
+    cap: float | None = setting(None, "C: the weight is at most this, and keeps its gradient; null: off", ge=1)
 
     def __call__(self, batch: TokenBatch) -> Tensor:
         total = batch.log_ratio.sum(1, keepdim=True)
@@ -146,26 +142,23 @@ class Block(Ratio):
     """
 
     name: Literal["block"] = "block"
-    size: int = setting(5, ge=1, le=1_000_000, description="block size K, in tokens")
+    size: int = setting(5, "block size K, in tokens", ge=1, le=1_000_000)
     layout: Literal["sliding", "tiled", "segments", "turns"] = setting(
         "sliding",
-        description="sliding: a window t..t+K−1 starts at each token; tiled: disjoint blocks; segments: sentences or "
+        "sliding: a window t..t+K−1 starts at each token; tiled: disjoint blocks; segments: sentences or "
         "steps; turns: the unbroken runs of the response mask, which tool output interrupts. Segments and turns have "
         "lengths of their own, so `size` has no effect",
     )
     weights: Literal["uniform", "future", "joint"] = setting(
-        "future",
-        description="uniform: 1/K each; future: 1−φ for the token itself, φ/(K−1) for each other; joint: 1 each",
+        "future", "uniform: 1/K each; future: 1−φ for the token itself, φ/(K−1) for each other; joint: 1 each"
     )
-    future_weight: float = setting(
-        0.3, ge=0, lt=1, description="φ, total weight of the later tokens, with weights: future"
-    )
+    future_weight: float = setting(0.3, "φ, total weight of the later tokens, with weights: future", ge=0, lt=1)
     future: Literal["backbone", "mtp_heads"] = setting(
-        "backbone", description="which probabilities of later tokens are used: the model's or those of prediction heads"
+        "backbone", "which probabilities of later tokens are used: the model's or those of prediction heads"
     )
     edges: Literal["as_published", "normalised"] = setting(
         "as_published",
-        description="normalised: each token's gradient is divided by its weight over all blocks, which is not 1 at the "
+        "normalised: each token's gradient is divided by its weight over all blocks, which is not 1 at the "
         "response's ends",
     )
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from ..errors import UserError, did_you_mean
+from ..errors import UserError
 from ..objective.method import TEXTS
 from .load import load_study
 from .runs import Arm, RunMatrix, arms_of, run_matrix
@@ -46,33 +46,28 @@ def _planned(study: Study) -> Iterator[Pair]:
     """In the order of an experiment's arms: each method with the `reference`, then the pairs under `compare`."""
     for name, experiment in study.experiments.items():
         for arm in arms_of(experiment, study):
-            others = [other for one, other in experiment.compare if one == arm.method_name]
-            if experiment.reference not in (None, arm.method_name):
-                others.insert(0, str(experiment.reference))
-            for other in others:
-                yield Pair(name, arm, Arm(other, arm.settings), experiment.margin)
+            for one, other in experiment.comparisons:
+                if one == arm.method_name:
+                    yield Pair(name, arm, Arm(other, arm.settings), experiment.margin)
 
 
 def _ages(study: Study, matrix: RunMatrix) -> Iterator[Pair]:
     """The reference with and without `off_policy_steps`, with otherwise equal settings: the effect of staleness."""
-    by_settings = {(arm.method_name, _training(study, arm)): arm for arm in matrix.arms.values()}
+    trained = [(arm, arm.training(study)) for arm in matrix.arms.values()]
     for name, experiment in study.experiments.items():
         for arm in arms_of(experiment, study):
-            if arm.method_name == experiment.reference and arm.training(study).off_policy_steps:
-                fresh = by_settings.get((arm.method_name, _training(study, arm, off_policy_steps=0)))
-                if fresh is not None:
-                    yield Pair(name, arm, fresh, experiment.margin)
-
-
-def _training(study: Study, arm: Arm, **changes: Any) -> str:
-    return str(sorted((arm.training(study).model_dump() | changes).items()))
+            settings = arm.training(study)
+            if arm.method_name == experiment.reference and settings.off_policy_steps:
+                fresh = settings.model_copy(update={"off_policy_steps": 0})
+                for other, its_settings in trained:
+                    if other.method_name == arm.method_name and its_settings == fresh:
+                        yield Pair(name, arm, other, experiment.margin)
 
 
 def _whole_methods(study: Study, matrix: RunMatrix) -> Iterator[Pair]:
     """In experiments without comparisons: variants with their bases, other methods of the headline with its first."""
-    compared = {name for name, e in study.experiments.items() if e.reference is not None or e.compare}
     for name, experiment in study.experiments.items():
-        for arm in arms_of(experiment, study) if name not in compared else ():
+        for arm in () if experiment.comparisons else arms_of(experiment, study):
             base = _trained_base(study, matrix, arm)
             if base is None and name == HEADLINE and arm.method_name != experiment.methods[0]:
                 base = Arm(experiment.methods[0], arm.settings)
@@ -104,25 +99,22 @@ def different_parts(one: Method, other: Method) -> list[str]:
 
 
 def check_comparisons(study: Study) -> None:
-    """UserError for a `reference` or `compare` that breaks rule 1, 2 or 8, or names a method outside the experiment."""
+    """UserError for a `reference` or `compare` that breaks rule 1, 2 or 8."""
     for name, experiment in study.experiments.items():
-        named = [("reference", experiment.reference)] if experiment.reference is not None else []
-        named += [("compare", method) for pair in experiment.compare for method in pair]
-        for key, method in named:
-            if method not in experiment.methods:
-                hint = did_you_mean(str(method), experiment.methods)
-                raise UserError(f"experiments.{name}.{key}: {method!r} is not one of experiments.{name}.methods.{hint}")
-        if named and (changed := [key for key in experiment.vary if key in SIZES]):
+        if not experiment.comparisons:
+            continue
+        where = f"experiments.{name}.{'compare' if experiment.reference is None else 'reference'}"
+        if changed := [key for key in experiment.vary if key in SIZES]:
             raise UserError(
-                f"experiments.{name}.{named[0][0]}: experiments.{name}.vary.{changed[0]} changes the number of "
-                "optimizer steps or responses, so runs with different values are not comparable; make an experiment "
-                f"for each value {RULE.format(2)}."
+                f"{where}: experiments.{name}.vary.{changed[0]} changes the number of optimizer steps or responses, so "
+                "runs with different values are not comparable; make an experiment for each value "
+                f"{RULE.format(2)}."
             )
-        if named and len(seeds := experiment.seeds or study.seeds) == 1:
+        if len(seeds := experiment.seeds or study.seeds) == 1:
             key = "seeds" if experiment.seeds is None else f"experiments.{name}.seeds"
             raise UserError(
-                f"experiments.{name}.{named[0][0]}: a comparison with one seed ({key}: {seeds}) has no confidence "
-                f"interval. Use several seeds, or leave `{named[0][0]}` out {RULE.format(8)}."
+                f"{where}: a comparison with one seed ({key}: {seeds}) has no confidence interval. Use several seeds, "
+                f"or compare nothing {RULE.format(8)}."
             )
     for pair in _planned(study):
         parts = different_parts(pair.arm.method(study), pair.reference.method(study))

@@ -22,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from ..errors import did_you_mean
 from ..objective import Method, method
 from ..objective.method import CHOICES
 from ..objective.presets import resolved_methods
@@ -354,11 +355,7 @@ class Training(Section):
         le=10,
     )
     off_policy_steps: int = key(
-        "run",
-        0,
-        "age of the rollouts: each batch is trained on this many steps after it was sampled",
-        ge=0,
-        le=1000,
+        "run", 0, "age of the rollouts: each batch is trained on this many steps after it was sampled", ge=0, le=1000
     )
     validate_every: PositiveInt = key("run", 5, "number of steps between validations")
     checkpoint_every: PositiveInt = key(NOTHING, 10, "number of steps between checkpoints")
@@ -435,6 +432,20 @@ class Experiment(Section):
         gt=0,
         le=50,
     )
+
+    @model_validator(mode="after")
+    def _check_compared(self) -> Experiment:
+        for place, names in (("reference", filter(None, [self.reference])), ("compare", sum(self.compare, ()))):
+            for name in names:
+                if name not in self.methods:
+                    raise ValueError(f"{place}: {name!r} is not one of `methods`.{did_you_mean(name, self.methods)}")
+        return self
+
+    @property
+    def comparisons(self) -> list[tuple[str, str]]:
+        """Pairs of methods that are compared, the first minus the second."""
+        with_reference = [(name, self.reference) for name in self.methods if self.reference not in (None, name)]
+        return [*with_reference, *self.compare]
 
 
 class Tracking(Section):

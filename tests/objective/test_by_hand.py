@@ -10,48 +10,20 @@ from policygrain.objective.aggregate import SeqMeanTokenMean, SeqMeanTokenSumNor
 from policygrain.objective.batch import TokenBatch
 from policygrain.objective.clip import ClipCov, NoClip, PpoClip, token_covariance
 from policygrain.objective.penalty import EntropyBonus, Kl, KlCov, entropy_drop_mask
-from policygrain.objective.ratio import Block, NoRatio, PrefixRatio, ProductRatio, SequenceRatio, TokenRatio
+from policygrain.objective.ratio import Block, Ratio
 
 from ..support.batches import by_hand, close, tensor
+from . import BY_HAND, NAMES
 
-a, b, c, d = 0.1, -0.2, 0.4, 0.3  # log-ratios: one response of three tokens, one of a single token
+a, b, c, d = (NAMES[name] for name in "abcd")  # log-ratios: one response of three tokens, one of a single token
 
 
 # --- Ratios ---
 
 
-@pytest.mark.parametrize(
-    ("kind", "params", "first", "second"),
-    [
-        (TokenRatio, {}, [a, b, c], d),
-        (SequenceRatio, {}, [(a + b + c) / 3] * 3, d),
-        (SequenceRatio, {"stop_gradient": True}, [(a + b + c) / 3] * 3, d),
-        (PrefixRatio, {}, [a, a + b, a + b + c], d),
-        (PrefixRatio, {"gradient": "own"}, [a, a + b, a + b + c], d),
-        (ProductRatio, {}, [a + b + c] * 3, d),
-        (ProductRatio, {"cap": 1.32}, [log(1.32)] * 3, log(1.32)),  # exp 0.3 = 1.35
-        (NoRatio, {}, [0, 0, 0], 0),
-        # Sliding windows; one that the response's end cuts short is renormalised to weights of sum 1 …
-        (Block, {"size": 2, "weights": "uniform"}, [(a + b) / 2, (b + c) / 2, c], d),
-        (Block, {"size": 2, "future_weight": 0.3}, [0.7 * a + 0.3 * b, 0.7 * b + 0.3 * c, c], d),
-        (
-            Block,
-            {"size": 3, "future_weight": 0.3},
-            [0.7 * a + 0.15 * b + 0.15 * c, (0.7 * b + 0.15 * c) / 0.85, c],
-            d,
-        ),
-        # … except a joint one, which is a shorter product.
-        (Block, {"size": 2, "weights": "joint"}, [a + b, b + c, c], d),
-        # Tiles: {1, 2}, {3}.
-        (Block, {"size": 2, "layout": "tiled", "weights": "uniform"}, [(a + b) / 2, (a + b) / 2, c], d),
-        (Block, {"size": 2, "layout": "tiled", "weights": "joint"}, [a + b, a + b, c], d),
-        (Block, {"size": 2, "layout": "tiled"}, [0.7 * a + 0.3 * b, 0.3 * a + 0.7 * b, c], d),
-        # Normalised edges change the gradient only.
-        (Block, {"size": 2, "future_weight": 0.3, "edges": "normalised"}, [0.7 * a + 0.3 * b, 0.7 * b + 0.3 * c, c], d),
-    ],
-)
-def test_ratio(kind, params, first, second):
-    log_r = kind(**params)(off_by(tensor([a, b, c], [d, 0, 0])))
+@pytest.mark.parametrize(("ratio", "first", "second"), BY_HAND["ratios"])
+def test_ratio(ratio, first, second):
+    log_r = Ratio.choices[ratio["name"]](**ratio)(off_by(tensor([a, b, c], [d, 0, 0])))
     close(log_r[0], first)
     close(log_r[1, 0], second)
 
@@ -69,39 +41,13 @@ def test_the_block_ratio_of_prediction_heads():
         heads(off_by(batch.log_ratio))
 
 
-def weights_of(ratio, log_ratio):
-    """∂/∂ℓ_k Σ_t r_t: the weight of each token's ∇ log π where the advantage is 1. [batch, tokens]."""
-    log_ratio = log_ratio.clone().requires_grad_()
+@pytest.mark.parametrize(("ratio", "first", "second"), BY_HAND["gradients_of_ratios"])
+def test_weights_in_the_gradient(ratio, first, second):
+    """∂/∂ℓ_k Σ_t r_t: the weight of each token's ∇ log π where the advantage is 1."""
+    log_ratio = tensor([a, b, c], [d, 0, 0]).requires_grad_()
     batch = off_by(log_ratio)
-    return torch.autograd.grad((ratio(batch).exp() * batch.mask).sum(), log_ratio)[0]
-
-
-A, B, C, D = (exp(x) for x in (a, b, c, d))
-
-
-@pytest.mark.parametrize(
-    ("kind", "params", "first", "second"),
-    [
-        (TokenRatio, {}, [A, B, C], D),
-        (PrefixRatio, {}, [A + A * B + A * B * C, A * B + A * B * C, A * B * C], D),
-        (PrefixRatio, {"gradient": "own"}, [A, A * B, A * B * C], D),
-        (ProductRatio, {}, [A * B * C] * 3, D),
-        (ProductRatio, {"cap": 1.32}, [1.32] * 3, 1.32),
-        # Joint tiles {1, 2}, {3}: each token of a tile counts its product once per token of the tile …
-        (Block, {"size": 2, "layout": "tiled", "weights": "joint"}, [2 * A * B, 2 * A * B, C], D),
-        # … and with normalised edges once.
-        (Block, {"size": 2, "layout": "tiled", "weights": "joint", "edges": "normalised"}, [A * B, A * B, C], D),
-        # Sliding joint windows {1, 2}, {2, 3}, {3}: tokens 2 and 3 are in two of them.
-        (
-            Block,
-            {"size": 2, "weights": "joint", "edges": "normalised"},
-            [A * B, (A * B + B * C) / 2, (B * C + C) / 2],
-            D,
-        ),
-    ],
-)
-def test_weights_in_the_gradient(kind, params, first, second):
-    weights = weights_of(kind(**params), tensor([a, b, c], [d, 0, 0]))
+    log_r = Ratio.choices[ratio["name"]](**ratio)(batch)
+    weights = torch.autograd.grad((log_r.exp() * batch.mask).sum(), log_ratio)[0]
     close(weights[0], first)
     close(weights[1, 0], second)
 
@@ -140,18 +86,7 @@ def off_by(log_ratio):
 # --- Clips ---
 
 
-@pytest.mark.parametrize(
-    ("r", "advantage", "value", "slope", "low", "high"),
-    [
-        (1.1, 2.0, 2.2, 2.0, 0, 0),
-        (1.5, 2.0, 1.28 * 2, 0.0, 0, 1),  # good and already more likely
-        (0.5, 2.0, 1.0, 2.0, 0, 0),
-        (1.5, -2.0, -3.0, -2.0, 0, 0),
-        (0.5, -2.0, 0.8 * -2, 0.0, 1, 0),  # bad and already less likely
-        (4.0, -2.0, 3.0 * -2, 0.0, 0, 1),  # the dual clip at 3
-        (4.0, 0.0, 0.0, 0.0, 0, 0),
-    ],
-)
+@pytest.mark.parametrize(("r", "advantage", "value", "slope", "low", "high"), BY_HAND["ppo"])
 def test_clip(r, advantage, value, slope, low, high):
     r = tensor([r]).requires_grad_()
     out = PpoClip(low=0.2, high=0.28, dual=3.0)(r, by_hand([[0.0]], [advantage]))

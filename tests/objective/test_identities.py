@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policygrain import TokenBatch, method
-from policygrain.objective.presets import resolved_methods
+from policygrain.objective.method import resolved_methods
 from policygrain.objective.ratio import Block, TokenRatio
 
 from ..support.batches import METHODS, assert_same, evaluate, few, fields

@@ -16,8 +16,7 @@ from policygrain.errors import UserError
 from policygrain.objective import Sampler, comparison_names, method_names, needs
 from policygrain.objective.clip import NoClip, PpoClip
 from policygrain.objective.loss import merge_metrics
-from policygrain.objective.method import TEXTS
-from policygrain.objective.presets import build, resolved_methods
+from policygrain.objective.method import TEXTS, build, resolved_methods
 from policygrain.objective.ratio import Block, NoRatio
 
 from ..support.batches import METHODS, evaluate, random_fields

@@ -15,7 +15,7 @@ from policygrain.integrations.conformance import WITH_GRADIENT
 from policygrain.integrations.generated import Fields, random_fields
 from policygrain.objective import method_names
 from policygrain.objective.loss import merge_metrics
-from policygrain.objective.presets import resolved_methods
+from policygrain.objective.method import resolved_methods
 
 # Fewer where the profile has fewer: tests/repository/test_light_installation.py runs these tests a second time.
 few = settings(deadline=None, derandomize=True, max_examples=min(30, settings().max_examples))

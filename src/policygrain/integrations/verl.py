@@ -24,7 +24,7 @@ from verl.trainer.ppo.core_algos import register_policy_loss
 from ..objective import Method, method, method_names
 from ..objective.batch import StepTotals, TokenBatch
 from ..objective.loss import FLAGS, merge_metrics
-from ..objective.presets import resolved_methods
+from ..objective.method import resolved_methods
 from .options import (
     EXPORTED,
     METHODS_FILE,

@@ -1,10 +1,21 @@
-"""A method: a ratio, a clip, an aggregation and other parts. Importing it does not import torch."""
+"""Methods as data: a ratio, a clip, an aggregation and other parts; presets, and changes to them.
+
+Importing this module does not import torch.
+"""
 
 from __future__ import annotations
 
+import functools
+import reprlib
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from importlib import resources
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
+import yaml
+
+from ..errors import UserError, did_you_mean, explained
+from ..merging import merge
 from .advantage import Advantage, Grpo
 from .aggregate import Aggregation, TokenMean
 from .clip import Clip, NoClip, Vespo
@@ -16,6 +27,7 @@ if TYPE_CHECKING:
     from .batch import StepTotals, TokenBatch
     from .loss import LossOutput
 
+T = TypeVar("T")
 Anchor = Literal["old", "rollout", "loglinear"]  # the policy in the denominator of the ratio
 Grain = Literal["token", "sequence", "geometric", "turn"]  # of a correction
 TEXTS = ("base", "label", "summary", "source")  # keys of a method that change no result
@@ -213,3 +225,147 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Part):
         return value.data()
     return asdict(value) if isinstance(value, Sampler | MtpHeads) else value
+
+
+# ---- presets, and methods from data ----------------------------------------------------------------------------------
+
+
+@functools.cache
+def _read(file: str) -> dict[str, dict[str, Any]]:
+    presets = yaml.safe_load(resources.files(__package__).joinpath(file).read_text("utf-8"))
+    return {name: _with_clip_name(preset) for name, preset in presets.items()}
+
+
+def _presets() -> dict[str, dict[str, Any]]:
+    return _read("presets.yaml") | _read("comparison_presets.yaml")
+
+
+def method_names() -> list[str]:
+    """The presets of published methods, in the order of their table."""
+    return list(_read("presets.yaml"))
+
+
+def comparison_names() -> list[str]:
+    """The presets that differ in the ratio and its clip alone, to compare ratios with."""
+    return list(_read("comparison_presets.yaml"))
+
+
+def method(name: str, **changes: Any) -> Method:
+    """The preset called ``name``, with ``changes``.
+
+    UserError names the wrong key. Custom functions are not imported here, but by ``Method.check``.
+
+    >>> method("tepo").ratio.name
+    'sequence'
+    >>> method("mpo", ratio={"size": 3}).ratio.size
+    3
+    """
+    return build(name, merge(_data(name, {}), changes)) if changes else _preset(name)
+
+
+@functools.cache
+def _preset(name: str) -> Method:
+    return build(name, _data(name, {}))
+
+
+def resolved_methods(given: Mapping[str, Any]) -> dict[str, Method]:
+    """Methods as under `methods` in a study file: new ones with ``base: NAME``, or changes to a preset of that name.
+
+    A method does not inherit the label, summary and source of its base; a changed preset keeps them.
+    """
+    return {name: build(name, _data(name, given)) for name in given}
+
+
+def _data(name: str, own: Mapping[str, Any], above: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The data of a method, merged with those of its base; ``above``: the methods of which it is a base."""
+    asked = f"methods.{above[-1]}.base: " if above else ""
+    if name not in own:
+        if name not in _presets():
+            raise UserError(f"{asked}no method is called {name!r}.{did_you_mean(name, [*_presets(), *own])}")
+        return _presets()[name]
+    if name in above:
+        raise UserError(f"{asked}the bases form a cycle ({' → '.join((*above, name))}).")
+    where, changes = f"methods.{name}", own[name]
+    if not isinstance(changes, Mapping):
+        raise UserError(f"{where}: expected a mapping with a base and changes of it (got {reprlib.repr(changes)}).")
+    _check_known(changes, _keys(Method) - {"name"}, where)
+    base = changes.get("base", name if name in _presets() else None)
+    if not isinstance(base, str | None):
+        raise UserError(f"{where}.base: expected the name of a method (got {reprlib.repr(base)}).")
+    if base == name:
+        return _with_clip_name(merge(_data(name, {}, (*above, name)), {**changes, "base": None}))
+    below = {} if base is None else _data(base, own, (*above, name))
+    return _with_clip_name(merge({key: value for key, value in below.items() if key not in TEXTS}, changes))
+
+
+def _with_clip_name(data: dict[str, Any]) -> dict[str, Any]:
+    """A mapping without a name is PPO's clip, null is no clip."""
+    clip = data.get("clip", "")
+    named = {"name": "none"} if clip is None else {"name": "ppo", **clip} if isinstance(clip, Mapping) else clip
+    return {**data, "clip": named} if "clip" in data else data
+
+
+def build(name: str, data: Mapping[str, Any]) -> Method:
+    """The method in ``data``, as ``Method.data`` gives it. UserError names the wrong key."""
+    where = f"methods.{name}"
+    values: dict[str, Any] = {"name": name, **_with_clip_name({**data})}
+    for key in [key for key in values if key in (*CHOICES, "sampler", "mtp_heads")]:
+        value, place = values[key], f"{where}.{key}"
+        if key == "penalties":
+            if not isinstance(value, list | tuple | None):
+                raise UserError(f"{place}: expected a list (got {reprlib.repr(value)}).")
+            values[key] = tuple(_part("penalties", item, f"{place}[{i}]") for i, item in enumerate(value or ()))
+        elif key in CHOICES:
+            values[key] = _part(key, value, place)
+        else:
+            values[key] = _made(Sampler if key == "sampler" else MtpHeads, {} if value is None else value, place)
+    return _made(Method, values, where)
+
+
+def _part(key: str, value: Any, where: str) -> Part:
+    """The part of the key ``key`` of a method."""
+    given = {"name": value} if isinstance(value, str) else value
+    if not isinstance(given, Mapping) or not isinstance(name := given.get("name"), str):
+        got = reprlib.repr(value)
+        raise UserError(f"{where}: expected a name, or a mapping with 'name' and parameters (got {got}).")
+    if ":" in name:
+        parameters = {key: value for key, value in given.items() if key != "name"}
+        return _made(Custom, {"name": name, "parameters": parameters}, where)
+    if name not in CHOICES[key]:
+        hint, kind = did_you_mean(name, CHOICES[key]), key.replace("penalties", "penalty")
+        raise UserError(f"{where}: no {kind} is called {name!r}.{hint} Your own: 'package.module:function'.")
+    return _made(CHOICES[key][name], given, where)
+
+
+def _made(kind: type[T], values: Any, where: str) -> T:
+    """An instance of a dataclass. UserError names the wrong key."""
+    if not isinstance(values, Mapping):
+        raise UserError(f"{where}: expected a mapping (got {reprlib.repr(values)}).")
+    _check_known(values, _keys(kind), where)
+    try:
+        made: T = _reader(kind)(dict(values))  # type: ignore[arg-type]
+    except ValueError as error:
+        raise UserError(explained(error, where)) from error
+    return made
+
+
+def _keys(kind: Any) -> set[str]:
+    return {field.name for field in fields(kind)}
+
+
+def _check_known(values: Mapping[str, Any], known: set[str], where: str) -> None:
+    others = known - {"name"}
+    for key in values:
+        if key not in known:
+            hint = did_you_mean(str(key), others) if others else " It has no parameters."
+            raise UserError(f"{where}.{key}: unknown key.{hint}")
+
+
+@functools.cache
+def _reader(kind: type[Any]) -> Callable[[dict[str, Any]], Any]:
+    """Makes an instance; pydantic checks types and bounds where it is installed, as it is in a study."""
+    try:
+        from pydantic import TypeAdapter
+    except ModuleNotFoundError:
+        return lambda values: kind(**values)
+    return TypeAdapter(kind).validate_python

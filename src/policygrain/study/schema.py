@@ -24,8 +24,7 @@ from pydantic import (
 
 from ..errors import did_you_mean
 from ..objective import Method, method
-from ..objective.method import CHOICES
-from ..objective.presets import resolved_methods
+from ..objective.method import CHOICES, resolved_methods
 from .sections import (
     EVERY_MODEL,
     MOST,

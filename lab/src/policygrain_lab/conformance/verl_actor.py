@@ -23,7 +23,7 @@ from verl.workers.utils.padding import no_padding_2_padding
 
 from policygrain.errors import UserError
 from policygrain.objective.batch import TokenBatch
-from policygrain.objective.presets import build
+from policygrain.objective.method import build
 
 from .trainer import NoGradient, Step, assert_step, joined, on_policy
 from .verl import CHECK, OBJECTIVE, STEPS

@@ -20,8 +20,8 @@ from policygrain.objective.advantage import Grpo
 from policygrain.objective.batch import Responses, StepTotals, TokenBatch
 from policygrain.objective.clip import ClipCov
 from policygrain.objective.correction import rollout_weights
+from policygrain.objective.method import resolved_methods
 from policygrain.objective.part import Custom
-from policygrain.objective.presets import resolved_methods
 from policygrain.progress import Progress
 
 from .calibrate import GRAINS, published_ranges

@@ -1,18 +1,22 @@
-"""Each part of an objective, and whole losses with their metrics, on small cases worked out in plain numbers."""
+"""Each part of an objective, and whole losses with their metrics, worked out in plain numbers (float64)."""
 
+from itertools import product
 from math import exp, log
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from policygrain import method
 from policygrain.objective.aggregate import SeqMeanTokenMean, SeqMeanTokenSumNorm, TokenMean
 from policygrain.objective.batch import TokenBatch
-from policygrain.objective.clip import ClipCov, NoClip, PpoClip, token_covariance
+from policygrain.objective.clip import ClipCov, NoClip, PpoClip, Sapo, token_covariance
+from policygrain.objective.method import CHOICES
 from policygrain.objective.penalty import EntropyBonus, Kl, KlCov, entropy_drop_mask
-from policygrain.objective.ratio import Block, Ratio
+from policygrain.objective.ratio import Block, Holder, Ratio
 
-from ..support.batches import by_hand, close, tensor
+from ..support.batches import by_hand, close, few, fields, tensor
 from . import BY_HAND, NAMES
 
 a, b, c, d = (NAMES[name] for name in "abcd")  # log-ratios: one response of three tokens, one of a single token
@@ -128,6 +132,76 @@ def test_clip_cov_takes_its_fraction_of_the_tokens():
     assert detached == pytest.approx(0.1 * 10_000, abs=4 * (10_000 * 0.1 * 0.9) ** 0.5)
 
 
+# --- Other clips ---
+
+
+@pytest.mark.parametrize("case", BY_HAND["surrogates"], ids=lambda case: case["clip"]["name"])
+def test_surrogates_by_hand(case):
+    kind = CHOICES["clip"][case["clip"]["name"]]
+    batch = by_hand(case["log_ratio"], case["advantages"])
+    found = kind(**case["clip"])(batch.log_ratio.exp(), batch)
+    close(found.value, case["value"])
+    nowhere = torch.zeros_like(batch.mask).int().tolist()
+    assert found.low.int().tolist() == case.get("low", nowhere)
+    assert found.high.int().tolist() == case.get("high", nowhere)
+
+
+def test_sapo_is_the_ratio_near_one_and_flat_far_from_it():
+    """du/dr = 4σ(1−σ)Â: Â at r = 1, and 4 · 0.881 · 0.119 Â where τ(r−1) = 2."""
+    r = torch.tensor([[1.0, 3.0]], dtype=torch.float64, requires_grad=True)
+    gate = 1 / (1 + exp(-2.0))
+    value = Sapo()(r, by_hand([[0.0, log(3.0)]], [1.5])).value
+    close(torch.autograd.grad(value.sum(), r)[0], [[1.5, 4 * gate * (1 - gate) * 1.5]])
+
+
+def test_vespo_multiplies_its_weight_with_the_correction_once():
+    """With correction weights ½ and 1 the first response's W is halved; the loss is a mean over four tokens."""
+    batch = by_hand([[0.2, 0.3], [0.2, 0.3]], [1.0, -1.0])
+    corrected = batch.replace(rollout_weights=torch.tensor([[0.5, 1.0], [1.0, 1.0]], dtype=torch.float64))
+    half, negative = (NAMES["W"] / 2) ** 2 * exp(3 * (1 - NAMES["W"] / 2)), NAMES["W"] ** 3 * exp(2 * (1 - NAMES["W"]))
+    close(method("vespo").loss(corrected).loss, -(half * -1.5 + negative * 1.5) / 4)
+
+
+def test_dro_is_a_likelihood_with_a_quadratic_penalty():
+    """u = Â log π, penalty (β/2) ℓ², a mean over two tokens: Tinker's documented formula, as a mean."""
+    out = method("dro", penalties=[{"name": "squared_log_ratio", "coefficient": 0.5}])
+    close(out.loss(by_hand([[0.2, -0.4]], [2.0])).loss, -(2 * (-0.8) - 0.01 + 2 * (-1.4) - 0.04) / 2)
+
+
+def test_luspo_divides_the_sum_over_responses_by_their_number():
+    """Two tokens and one, ratio 1, Â = 1 and 2: (2 · 1 + 1 · 2) / 2."""
+    batch = by_hand([[0.0, 0.0], [0.0, 0.0]], [1.0, 2.0], [[1, 1], [1, 0]])
+    close(method("luspo").loss(batch).loss, -2.0)
+
+
+def m2po_mask(batch, budget):
+    """Algorithm 1 as a loop: True where the token is kept."""
+    kept, square = batch.mask.clone(), batch.log_ratio.square()
+    while True:
+        inside = kept & (batch.advantages * batch.log_ratio > 0)
+        if not inside.any() or square[inside].mean() <= budget:
+            return kept
+        kept.view(-1)[torch.where(inside, square, -1.0).argmax()] = False
+
+
+@few
+@given(data=fields(min_live=1), budget=st.floats(1e-3, 0.3))
+def test_m2po_is_the_loop_of_its_paper(data, budget):
+    batch = TokenBatch(**data)
+    kept = m2po_mask(batch, budget)
+    out = method("dapo", clip={"name": "m2po", "budget": budget}).loss(batch)
+    close(out.loss, -(batch.log_ratio.exp() * batch.advantages * (batch.mask & kept)).sum() / batch.whole.n_tokens)
+    clipped = out.metrics["clip_fraction_low"] + out.metrics["clip_fraction_high"]
+    assert clipped == pytest.approx(float((batch.mask & ~kept).sum() / batch.whole.n_tokens))
+
+
+@pytest.mark.parametrize("width", [1, 127, 128, 129, 300])
+def test_the_discounted_sum_is_that_of_its_definition(width):
+    x = torch.randn(2, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    expected = [[sum(0.9 ** (k - t) * row[k] for k in range(t, width)) for t in range(width)] for row in x]
+    close(TokenBatch.discounted_sum(x, 0.9), expected)
+
+
 # --- Aggregations ---
 
 
@@ -183,6 +257,60 @@ def test_kl_cov_holds_the_top_share_by_covariance():
     close(KlCov(coefficient=2.0, fraction=0.5)(four), [[2 * 0.5, 0, 0, 2 * 0.1]])
     close(KlCov(coefficient=2.0, fraction=1e-4)(four), [[2 * 0.5, 0, 0, 0]])  # at least one
     close(KlCov(coefficient=2.0, fraction=0.25)(by_hand([LOG_RATIO], [0.0])), [[0, 0, 0, 0]])  # nothing is highest
+
+
+def test_the_holder_mean_by_hand():
+    """Ratios 2 and ½: arithmetic mean 1.25, harmonic 0.8, p = 2: √2.125."""
+    batch = by_hand([[log(2.0), log(0.5), 9.0]], [1.0], [[1, 1, 0]])
+    for power, expected in ((1, 1.25), (-1, 0.8), (2, 2.125**0.5), (0, 1.0)):
+        close(Holder(power=power)(batch).exp(), [[expected] * 3])
+
+
+@pytest.mark.parametrize(("settings", "expected"), BY_HAND["divergences"])
+def test_estimators_of_the_divergence_by_hand(settings, expected):
+    batch = by_hand([[0.2, -0.1]], [0.0])
+    close(Kl(**settings)(batch.replace(ref_log_probs=batch.log_probs + tensor([0.5, -0.5]))), [expected])
+
+
+def gradient_of(penalty, log_probs, reference, old, weights):
+    """Σ_i weight_i Σ_t of the penalty's gradient by the log-probabilities."""
+    leaf = log_probs.detach().clone().requires_grad_()
+    batch = TokenBatch(leaf, old, torch.zeros(len(leaf)).double(), torch.ones_like(leaf), ref_log_probs=reference)
+    return torch.autograd.grad((weights.unsqueeze(1) * penalty(batch)).sum(), leaf)[0]
+
+
+@few
+@given(seed=st.integers(0, 1000), off_policy=st.booleans())
+def test_a_divergence_in_the_reward_has_its_true_gradient(seed, off_policy):
+    """Over all responses of two tokens, of which each has a distribution: k1 in the reward is ∇ KL(π ‖ reference).
+
+    On-policy. Off-policy it is with the ratio of the response, which for tokens that are independent of each other is
+    E[r_t f_t] only where the other token is on-policy; so there one token has moved.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    logits, reference, moved = (torch.randn(2, 3, generator=generator).double() for _ in range(3))
+    logits.requires_grad_()
+    responses = torch.tensor([*product(range(3), repeat=2)])
+
+    def of(values):
+        return values.log_softmax(1)[torch.arange(2), responses]
+
+    now, ref = of(logits), of(reference)
+    old = torch.stack([of(moved)[:, 0], now[:, 1].detach()], 1) if off_policy else now.detach()
+
+    def estimate(**settings):
+        found = gradient_of(Kl(**settings), now, ref, old, old.sum(1).exp())
+        return torch.autograd.grad(now, logits, found, retain_graph=True)[0]
+
+    expected = torch.autograd.grad((now.sum(1).exp() * (now - ref).sum(1)).sum(), logits, retain_graph=True)[0]
+    if off_policy:
+        torch.testing.assert_close(estimate(estimator="k1", place="reward", times_ratio=True)[0], expected[0])
+        return
+    torch.testing.assert_close(estimate(estimator="k1", place="reward"), expected)
+    # k1 in the loss has no gradient on average; k2 has that of each token's own divergence, and k3 that of the reverse.
+    (reverse,) = torch.autograd.grad((ref.sum(1).exp() * (ref - now).sum(1)).sum(), logits, retain_graph=True)
+    for estimator, wanted in (("k1", 0 * expected), ("k2", expected), ("k3", reverse)):
+        torch.testing.assert_close(estimate(estimator=estimator), wanted)
 
 
 # --- Whole losses ---

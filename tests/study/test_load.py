@@ -192,13 +192,3 @@ def test_the_benchmarks_of_a_paper_study_have_their_registered_sampling(in_root,
     evaluation = study.evaluation.model_copy(update={"registered_sampling": False})
     without = study.model_copy(update={"evaluation": evaluation})
     assert {sampling_of(without, b).n for b in without.evaluation.benchmarks} == {1}
-
-
-@papers
-def test_every_value_of_a_paper_study_names_its_source(root, name):
-    """A paper's mark, or `ours`, on each line of model, prompt, data, training and evaluation."""
-    section = ""
-    for line in (root / "studies" / f"{name}.yaml").read_text().splitlines():
-        section = line if re.match(r"\w", line) else section
-        if re.match(r"(model|training|evaluation|prompt|data):", section) and re.match(r"  \w+: \S", line):
-            assert re.search(r"# (\[(T|E|Er|D|M)\]|ours)", line), line

@@ -38,7 +38,7 @@ from policygrain.paths import RunFolder
 from policygrain.study.schema import Prompt, TinyModel, Training, WarmStart
 from policygrain.train.batch import minibatches, score
 from policygrain.train.loop import warm_up_heads
-from policygrain.train.policy import Policy, build_heads, update
+from policygrain.train.policy import Policy, build_heads, make_optimizer, make_scaler, update
 from policygrain.train.rollouts import Collector, PromptStream
 
 SETTINGS = Training(prompts_per_step=12, group=8, updates_per_batch=4, max_tokens=112, threads=1)
@@ -51,7 +51,8 @@ SIDES = {
 def one_step(chosen: Method, start: Policy, rollouts: list[Rollout]) -> float:
     """Seconds of scoring a batch and making its updates, on a copy of the policy."""
     model, heads = copy.deepcopy(start.model), copy.deepcopy(start.heads) if chosen.n_mtp_heads else None
-    policy = Policy.of(model, start.tokenizer, start.reference, chosen, SETTINGS, heads)
+    optimizer = make_optimizer(model, heads, chosen, SETTINGS)
+    policy = Policy(model, start.tokenizer, start.reference, heads, optimizer, make_scaler(SETTINGS))
     begin = time.perf_counter()
     batch, _ = score(rollouts, policy, chosen, SETTINGS)
     for rows in minibatches(SETTINGS.prompts_per_step, SETTINGS.group, SETTINGS.updates_per_batch, seed=0):
@@ -81,7 +82,8 @@ def main() -> None:
         rollouts, _ = collector.collect(policy_model, 0, Clock())
         foreseen, run = SIDES["heads"], RunFolder(Path(folder))
         heads = build_heads(policy_model, foreseen, 0)
-        policy = Policy.of(policy_model, tokenizer, reference, foreseen, SETTINGS, heads)
+        optimizer = make_optimizer(policy_model, heads, foreseen, SETTINGS)
+        policy = Policy(policy_model, tokenizer, reference, heads, optimizer, make_scaler(SETTINGS))
         warm_up_heads(policy, foreseen, collector, run)
         cost = read_json(run.mtp_heads)
         seconds: dict[str, list[float]] = {name: [] for name in SIDES}

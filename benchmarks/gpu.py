@@ -65,7 +65,7 @@ from policygrain.study.schema import Model, Prompt
 from policygrain.train import policy as updates
 from policygrain.train.batch import minibatches, score
 from policygrain.train.loop import Run, tokens_at_once, train_policy
-from policygrain.train.policy import Policy, open_policy
+from policygrain.train.policy import Policy, make_optimizer, make_scaler, open_policy
 from policygrain.train.rollouts import Collector, PromptStream
 
 COUNTED, CACHE_GIB = 6, 12  # steps; GiB of TRL's engine when it is tuned: weights, activations, and a cache like ours
@@ -97,7 +97,7 @@ class Timed(Run):
     """A run without the validation and the saved model at the end."""
 
     def finish(self) -> Any:
-        self.log.flush()
+        return None
 
 
 def ours(start: str, work: Work, device: str, counted: int, checkpoint_every: int = 1000) -> dict[str, Any]:
@@ -248,7 +248,8 @@ def published(device: str) -> dict[str, Any]:
     work = Work(1, 1, 2, tokens // 2, updates=1)
     settings, chosen = work.settings(device, "transformers", 1), method("grpo")
     tokenizer = type("Tokenizer", (), {"pad_token_id": 0})()
-    policy = Policy.of(model.train(), tokenizer, model, chosen, settings)
+    optimizer = make_optimizer(model.train(), None, chosen, settings)
+    policy = Policy(model, tokenizer, model, None, optimizer, make_scaler(settings))
     batch, _ = score(made_up(work, model.config.vocab_size), policy, chosen, settings)
     seconds = []
     for _ in range(6):

@@ -63,13 +63,6 @@ class StartFolder(Folder):
     record = Inside("start.json", Path)  # settings and digest of the model; written last
     evaluation = Inside("evaluation", EvaluationFolder)
 
-    def of_other_studies(self) -> Iterator[StartFolder]:
-        """The initial models of this seed in the studies beside this one."""
-        *_, results, study, start, seed = self.path.absolute().parts
-        for record in sorted(Path(*_, results).glob(f"*/{START}/{seed}/{self.record.name}")) if start == START else ():
-            if record.parts[-4] != study:
-                yield StartFolder(record.parent)
-
 
 class RunFolder(Folder):
     """One training run, `runs/ARM/seedS/`."""

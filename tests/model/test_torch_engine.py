@@ -7,10 +7,9 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from policygrain.model.decoder import SmallDecoder
 from policygrain.model.engine import Request
 from policygrain.model.loading import load_model
-from policygrain.model.torch_engine import TorchEngine
+from policygrain.model.torch_engine import SmallDecoder, TorchEngine
 
 from ..support.device import PLACE
 from ..support.engines import random_rollouts, requests_of, score_responses, torch_engine

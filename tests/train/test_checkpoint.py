@@ -23,7 +23,7 @@ from policygrain.results import run_metrics
 from policygrain.study import Study
 from policygrain.study.runs import run_matrix
 from policygrain.train import checkpoint
-from policygrain.train.records import MetricsLog
+from policygrain.train.records import append, flush_logs, resume_logs
 from policygrain.trainers.run import claim, run_config
 
 from ..support.small import assert_same_end, small_study, train_small
@@ -175,20 +175,20 @@ def test_lines_before_the_checkpoint_are_kept_and_one_that_is_lost_is_named(name
             path.write_bytes(b"".join(LINES))
         (run.path / name).write_bytes(content)
         if count == 3:
-            MetricsLog(run, resume_at=3)
+            resume_logs(run, 3)
             assert run.metrics.read_bytes() == run.timings.read_bytes() == b"".join(KEPT)
             (run.path / name).write_bytes(b"".join(KEPT).rstrip(b"\n"))
-            MetricsLog(run, resume_at=3)
+            resume_logs(run, 3)
             assert (run.path / name).read_bytes() == b"".join(KEPT), "also where the last line lacked its end"
         else:
             said = rf"{name}: line {count + 1} is not step {count}, .*checkpoint of step 3"
             with pytest.raises(UserError, match=said):
-                MetricsLog(run, resume_at=3)
+                resume_logs(run, 3)
             assert (run.path / name).read_bytes() == content, "nothing is changed"
             (run.path / name).unlink()
             with pytest.raises(UserError, match=rf"{name}: line 1 is not step 0"):
-                MetricsLog(run, resume_at=3)
-        MetricsLog(run, resume_at=0)
+                resume_logs(run, 3)
+        resume_logs(run, 0)
         assert run.metrics.read_bytes() == run.timings.read_bytes() == b"", "without a checkpoint they begin anew"
 
 
@@ -210,17 +210,17 @@ def test_a_run_whose_lines_were_lost_is_resumed_when_they_are_back(made, tmp_pat
 
 def test_numbers_that_json_lacks_are_null_and_a_log_that_cannot_be_written_is_one_message(tmp_path):
     run = RunFolder(tmp_path)
-    log = MetricsLog(run, resume_at=0)
-    log.metrics({"step": 0, "loss": float("nan"), "ratio_max": float("inf"), "entropy": 0.5})
-    log.timings({"step": 0, "total_seconds": 1.0})
-    log.flush()
+    resume_logs(run, 0)
+    append(run.metrics, {"step": 0, "loss": float("nan"), "ratio_max": float("inf"), "entropy": 0.5})
+    append(run.timings, {"step": 0, "total_seconds": 1.0})
+    flush_logs(run)
     assert run_metrics(run) == [{"step": 0, "loss": None, "ratio_max": None, "entropy": 0.5}]
     assert json.loads(run.timings.read_text()) == {"step": 0, "total_seconds": 1.0}
     assert {path.name for path in tmp_path.iterdir()} == {"metrics.jsonl", "timings.jsonl"}
     run.metrics.unlink()
     run.metrics.mkdir()
     with pytest.raises(UserError, match=r"metrics\.jsonl: cannot be written: .*it resumes"):
-        log.metrics({"step": 0})
+        append(run.metrics, {"step": 0})
 
 
 @pytest.mark.parametrize("what", ["nothing", "train", "validation", "initial model", "a setting"])

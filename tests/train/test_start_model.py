@@ -12,7 +12,6 @@ from policygrain.errors import UserError
 from policygrain.paths import DataFolder, StartFolder, StudyFolder
 from policygrain.results import start_model
 from policygrain.study import Study
-from policygrain.train import start_model as module
 from policygrain.train.start_model import check_start_model, ensure_start_model
 
 from ..conftest import ROOT
@@ -59,31 +58,6 @@ def test_a_start_model_that_is_up_to_date_is_left(built):
     assert {path: path.stat().st_mtime_ns for path in built.path.rglob("*")} == before
     record = start_model(built)
     assert (record.digest, record.seed, record.steps) == (check_start_model(built.path), 0, 3)
-
-
-def test_a_study_takes_the_initial_model_of_a_study_beside_it_unless_that_differs_or_is_damaged(tmp_path, monkeypatch):
-    built: list[str] = []
-    build_it = module.build_start_model
-    monkeypatch.setattr(
-        module, "build_start_model", lambda *args: built.append(args[-1].path.parts[-3]) or build_it(*args)
-    )
-
-    def start_of(name: str, study: Study) -> StartFolder:
-        folder = StudyFolder(tmp_path / name)
-        prepare(study, folder.data)
-        ensure_start_model(study, 0, folder.data, folder.start(0))
-        return folder.start(0)
-
-    first = start_of("a", quick_study())
-    model = snapshot(first.path)
-    first.evaluation.path.mkdir()
-    second = start_of("b", quick_study())
-    assert built == ["a"] and snapshot(second.path) == model
-    start_of("c", OTHER)
-    for other in (first, second):
-        flip_bit(other.path / "model.safetensors")
-    start_of("d", quick_study())
-    assert built == ["a", "c", "d"]
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,11 @@ SPARE = 0.1  # share of a GPU's memory that stays free: later updates may need m
 _peak: list[int] = []  # bytes that torch's allocator held after updates, at most so far
 _locks: list[IO[str]] = []  # locked until the process ends
 OUT_OF_MEMORY = re.compile(r"out of memory|can(no|.?)t allocate|not enough memory|CUBLAS_STATUS_ALLOC_FAILED", re.I)
+REMEDIES = (  # the first ones do not change results
+    "Lower training.micro_batch_tokens ({}), set training.activation_checkpointing, lower training.kv_gib (the cache "
+    "of vLLM), shard the policy over several GPUs (training.trainer: trl with fsdp, docs/trainers.md), or train an "
+    "adapter (model.lora) or weights in bfloat16 (model.dtype). The same command resumes."
+)
 # Errors of the machine. Others, such as an illegal memory access, are errors of a program and would occur again.
 LOST = re.compile(
     r"(CUDA|NVML|GPU).*(uncorrectable|is lost|off the bus|busy or unavailable|unknown error)", re.I | re.S
@@ -164,7 +169,10 @@ def device_errors(settings: Training) -> Iterator[None]:
     except RuntimeError as error:
         first = str(error).strip().split("\n")[0]
         if OUT_OF_MEMORY.search(str(error)):
-            raise UserError(f"too little memory: {first} {_remedies(settings)} The same command resumes.") from error
+            tokens = settings.micro_batch_tokens
+            raise UserError(
+                f"too little memory: {first} {REMEDIES.format(tokens)} The same command resumes."
+            ) from error
         if LOST.search(str(error)):
             node = os.environ.get("SLURMD_NODENAME", platform.node())
             raise Stopped(
@@ -172,17 +180,3 @@ def device_errors(settings: Training) -> Iterator[None]:
                 f"again, leave this machine out (sbatch --exclude={node})."
             ) from error
         raise
-
-
-def _remedies(settings: Training) -> str:
-    """Settings that need less memory and are not set yet; the first ones do not change results."""
-    ways = [f"lower training.micro_batch_tokens ({settings.micro_batch_tokens})"]
-    if not settings.activation_checkpointing:
-        ways.append("set training.activation_checkpointing")
-    if settings.engine == "vllm":
-        ways.append("lower training.kv_gib, the engine's cache")
-    if not settings.trl.get("fsdp"):
-        ways.append("shard the policy over several GPUs (training.trainer: trl with fsdp, docs/trainers.md)")
-    ways.append("train an adapter (model.lora) or weights in bfloat16 (model.dtype)")
-    text = ", ".join(ways[:-1])
-    return f"{text[0].upper()}{text[1:]}, or {ways[-1]}."

@@ -61,10 +61,8 @@ def blockwise(
     block: tuple[int, int] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`log_probs_and_entropy` in blocks of tokens × vocabulary. Results are float64 for float64 hidden states."""
-    block = block or BLOCKS.get(hidden.device.type, BLOCKS["cuda"])
-    pair: tuple[Tensor, Tensor] = _Blockwise.apply(
-        hidden, weight, bias, targets, temperature, entropy_gradient, compute or hidden.dtype, block
-    )
+    how = temperature, compute or hidden.dtype, block or BLOCKS.get(hidden.device.type, BLOCKS["cuda"])
+    pair: tuple[Tensor, Tensor] = _Blockwise.apply(hidden, weight, bias, targets, entropy_gradient, how)
     return pair
 
 
@@ -73,16 +71,9 @@ class _Blockwise(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        targets: Tensor,
-        temperature: float,
-        entropy_gradient: bool,
-        compute: torch.dtype,
-        block: tuple[int, int],
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, entropy_gradient: bool, how: Any
     ) -> tuple[Tensor, Tensor]:
+        temperature, compute, block = how
         wide = torch.promote_types(hidden.dtype, torch.float32)
         fold = _elementwise(_fold, hidden.device.type)
         # Per token: the largest logit so far, Σ e^(z − largest), Σ e^(z − largest) (z − largest), the target's logit.
@@ -97,7 +88,7 @@ class _Blockwise(torch.autograd.Function):
         log_total = total.log()
         entropy = log_total - tilt / total
         ctx.save_for_backward(hidden, weight, bias, targets, largest + log_total, entropy)
-        ctx.how = temperature, compute, block
+        ctx.how = how
         ctx.set_materialize_grads(False)
         if not entropy_gradient:
             ctx.mark_non_differentiable(entropy)
@@ -129,7 +120,7 @@ class _Blockwise(torch.autograd.Function):
                 if to_bias is not None:
                     to_bias[v] += by_z.sum(0, dtype=wide)
         gradients = ((to_hidden, hidden), (to_weight, weight), (to_bias, bias))
-        return *(None if x is None else x.to(like.dtype) for x, like in gradients), *[None] * 5
+        return *(None if x is None else x.to(like.dtype) for x, like in gradients), None, None, None
 
 
 def _fold(z: Tensor, column: Tensor, inside: Tensor, sums: Tensor, temperature: float) -> Tensor:

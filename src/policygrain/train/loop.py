@@ -34,7 +34,7 @@ from . import checkpoint
 from .batch import Batch, check_mismatch, minibatches_of_step, reads_engine, score
 from .policy import Policy, ScoredPolicy, open_policy, update
 from .ranks import gather, is_rank_0, on_rank_0
-from .records import MetricsLog
+from .records import append, flush_logs, resume_logs
 from .rollouts import Collector, PromptStream, prompt_stream
 from .stopping import Stop
 
@@ -84,7 +84,7 @@ def train_policy(run: Run, policy: Policy) -> FinalMetrics:
                         updates.append(update(policy, part, method, settings))
             reason = run.log_step(clock, metrics, updates, held_out)
             if reason or ((step + 1) % settings.checkpoint_every == 0 and step + 1 < settings.steps):
-                run.log.flush()
+                flush_logs(folder)
                 checkpoints.save(step + 1, policy.parts, vars(state))
             if reason:
                 checkpoints.wait()
@@ -138,7 +138,7 @@ class Run:
                 "(training.compute: auto depends on the machine). Resume it on a machine like the first, "
                 f"or remove its folder and set training.compute to {state.compute}."
             )
-        self.log = MetricsLog(self.folder, resume_at=state.step)
+        resume_logs(self.folder, state.step)
         if state.step == 0 and settings.updates_of_batch == 1 and not settings.off_policy_steps and is_rank_0():
             print(f"{path}: {ON_POLICY}", file=sys.stderr)
         left, name = range(state.step, settings.steps), f"{path.parent.name} {path.name}"
@@ -199,9 +199,9 @@ class Run:
         state.totals["seconds"] += seconds
         if settings.off_policy_steps:
             metrics["staleness"] = float(min(step, settings.off_policy_steps))  # steps since the batch was sampled
-        self.log.metrics({"step": step, **metrics, **over_updates(updates), **held_out, **state.counts})
+        append(self.folder.metrics, {"step": step, **metrics, **over_updates(updates), **held_out, **state.counts})
         used = {**clock.report(int(tokens)), **gpu_use(), "total_seconds": state.totals["seconds"]}
-        self.log.timings({"step": step, **used})
+        append(self.folder.timings, {"step": step, **used})
         self.progress.advance(f"accuracy {metrics['sampled_accuracy']:.2f}")
         state.step += 1
         reason = None if self.stop is None else self.stop.after_step(seconds)
@@ -217,8 +217,8 @@ class Run:
         if not state.totals["updates"] and is_rank_0():
             print(f"{self.folder.path}: {NO_UPDATES}", file=sys.stderr)
         final = self.validate(Clock())
-        self.log.metrics({"step": settings.steps, **final, **state.counts})
-        self.log.flush()
+        append(self.folder.metrics, {"step": settings.steps, **final, **state.counts})
+        flush_logs(self.folder)
         model: Any = merged(policy.model, torch.device("cpu"), keep=is_rank_0(), dtype=compute_dtype(policy.model))
 
         def save() -> None:

@@ -30,14 +30,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class ScoredPolicy:
-    """The model that a run trains and the reference policy (the initial model) for the KL divergence.
-
-    ``reference`` is kept in host memory; None: the reference policy is ``model`` without its adapter.
-    """
+    """The model that a run trains and the reference policy (the initial model) for the KL divergence."""
 
     model: PreTrainedModel
     tokenizer: Any
-    reference: PreTrainedModel | None
+    reference: PreTrainedModel | None  # in host memory; None: the reference policy is ``model`` without its adapter
 
     def score(self, rollouts: Sequence[Rollout], settings: Training) -> TokenScores:
         """Log-probabilities and entropies of all responses under the policy, without gradient."""
@@ -51,28 +48,11 @@ class ScoredPolicy:
 
 @dataclass
 class Policy(ScoredPolicy):
-    """The policy with prediction heads, optimizer and gradient scaler, for the loop of this package.
+    """The policy with prediction heads, optimizer and gradient scaler, for the loop of this package."""
 
-    ``heads`` are multi-token prediction heads; None if the ratio of the method needs none.
-    """
-
-    heads: MTPHeads | None
+    heads: MTPHeads | None  # None if the ratio of the method needs none
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
-
-    @classmethod
-    def of(
-        cls,
-        model: PreTrainedModel,
-        tokenizer: Any,
-        reference: PreTrainedModel | None,
-        method: Method,
-        settings: Training,
-        heads: MTPHeads | None = None,
-    ) -> Policy:
-        """A policy with a new optimizer for ``model`` and ``heads``."""
-        optimizer = make_optimizer(model, heads, method, settings)
-        return cls(model, tokenizer, reference, heads, optimizer, make_scaler(settings))
 
     @property
     def parts(self) -> dict[str, Any]:
@@ -98,7 +78,9 @@ def open_policy(start: str, spec: Model, method: Method, settings: Training, see
     model, tokenizer, reference = open_models(start, spec, settings, seed, fused=fused)
     if settings.activation_checkpointing:
         recompute_layers(model)
-    return Policy.of(model, tokenizer, reference, method, settings, build_heads(model, method, seed))
+    heads = build_heads(model, method, seed)
+    optimizer = make_optimizer(model, heads, method, settings)
+    return Policy(model, tokenizer, reference, heads, optimizer, make_scaler(settings))
 
 
 def open_models(

@@ -15,29 +15,39 @@ from ..paths import RunFolder
 from .ranks import is_rank_0, on_rank_0
 
 
-class MetricsLog:
-    """Appends a line per step to `metrics.jsonl` (determined by the seed) and `timings.jsonl` (not reproducible)."""
+def resume_logs(run: RunFolder, step: int) -> None:
+    """Keep the lines of the steps before ``step``. UserError if one is missing.
 
-    def __init__(self, run: RunFolder, resume_at: int) -> None:
-        """Keep the lines of the steps before ``resume_at``. UserError if one is missing."""
-        self.run = run
-        for path in (run.metrics, run.timings):
-            on_rank_0(functools.partial(_truncate, path, resume_at))
+    `metrics.jsonl` has a line per step that the seed determines, `timings.jsonl` one that is not reproducible.
+    """
+    for path in (run.metrics, run.timings):
+        on_rank_0(functools.partial(_truncate, path, step))
 
-    def metrics(self, row: dict[str, Any]) -> None:
-        """Append a step's metrics."""
-        _append(self.run.metrics, row)
 
-    def timings(self, row: dict[str, Any]) -> None:
-        """Append a step's timings."""
-        _append(self.run.timings, row)
+def flush_logs(run: RunFolder) -> None:
+    """Flush both files to disk, before a checkpoint is written."""
+    for path in (run.metrics, run.timings):
+        if is_rank_0() and path.exists():
+            flush(path)
 
-    def flush(self) -> None:
-        """Flush both files to disk; called before a checkpoint is written."""
-        if is_rank_0():
-            for path in (self.run.metrics, self.run.timings):
-                if path.exists():
-                    flush(path)
+
+def append(path: Path, row: Mapping[str, Any]) -> None:
+    """Append a line to `metrics.jsonl` or `timings.jsonl`, by rank 0."""
+    if not is_rank_0():
+        return
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(line(row))
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot be written: {error.strerror}. Free some space and run the command again: it resumes."
+        ) from error
+
+
+def line(row: Mapping[str, Any]) -> str:
+    """``row`` as a line of these files; NaN and infinity, which JSON does not have, are null."""
+    finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
+    return json.dumps(finite) + "\n"
 
 
 def _truncate(path: Path, resume_at: int) -> None:
@@ -54,25 +64,3 @@ def _truncate(path: Path, resume_at: int) -> None:
                 f"were lost. Remove the folder {path.parent} to train the run from its beginning."
             )
     atomic_text(path, "".join(line.decode("utf-8") + "\n" for line in lines))
-
-
-def line(row: Mapping[str, Any]) -> str:
-    """``row`` as a line of `metrics.jsonl` or `timings.jsonl`; NaN and infinity are null."""
-    return json.dumps({k: _plain(v) for k, v in row.items()}) + "\n"
-
-
-def _append(path: Path, row: dict[str, Any]) -> None:
-    if not is_rank_0():
-        return
-    try:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(line(row))
-    except OSError as error:
-        raise UserError(
-            f"{path}: cannot be written: {error.strerror}. Free some space and run the command again: it resumes."
-        ) from error
-
-
-def _plain(value: Any) -> Any:
-    """``value``, or None for NaN and infinity, which JSON does not have."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,8 +64,6 @@ def build_start_model(study: Study, seed: int, data: DataFolder, out: StartFolde
 def ensure_start_model(study: Study, seed: int, data: DataFolder, out: StartFolder) -> None:
     """Build the initial model unless ``out`` already contains the one of this study, seed and training data.
 
-    If a study beside this one has it, it is copied from there.
-
     UserError if ``out`` contains anything other than an initial model of this pipeline, because it would be lost.
     """
     if out.record.exists():
@@ -78,13 +74,6 @@ def ensure_start_model(study: Study, seed: int, data: DataFolder, out: StartFold
             f"{out.path}: contains files but no {out.record.name}, so it is not an initial model made by "
             "policygrain. Choose another folder, or remove this one."
         )
-    for other in out.of_other_studies():
-        with suppress(UserError, OSError):  # damaged, of another version, or removed meanwhile
-            if _is_model(other, study, seed, data):
-                with model_folder(out.path, again="it copies the initial model") as folder:
-                    shutil.copytree(other.path, folder, ignore=shutil.ignore_patterns(out.evaluation.path.name))
-                if _is_model(out, study, seed, data):
-                    return
     build_start_model(study, seed, data, out)
 
 

@@ -39,6 +39,7 @@ from ..train.checkpoint import explained, finish, load_state, make_room, newest_
 from ..train.loop import Run, failed_batch_saved, open_collector
 from ..train.policy import ScoredPolicy, check_step, make_optimizer, on_device, open_models, step_context
 from ..train.ranks import gather, is_rank_0, on_rank_0, ranks, sum_over_ranks
+from ..train.records import flush_logs
 from .check import TRL
 
 if TYPE_CHECKING:
@@ -270,7 +271,7 @@ class StudyTrainer(GRPOTrainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Write TRL's checkpoint with the run's state and checksums, named as the checkpoints of all trainers."""
-        self.study.log.flush()
+        flush_logs(self.study.folder)
         checkpoints, step = self.study.folder.checkpoints, self.study.state.step
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         with explained(checkpoints, step):

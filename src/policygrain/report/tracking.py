@@ -35,7 +35,8 @@ BATCH = 1000  # metrics of a request, at most
 # Tags of a run: ARM/seedS; the digest of its settings and inputs; and, set last, the digests of the records it has.
 NAME, KEY, COMPLETE = "policygrain.run", "policygrain.key", "policygrain.complete"
 # Seconds between two looks at the files of a run in training, if MLflow answers and if not; and for the last of them.
-PAUSE, LONG_PAUSE, LAST = 5.0, 60.0, 5.0
+# A run that ends before the first look does not import MLflow, which takes as long as training a tiny model.
+PAUSE, LONG_PAUSE, LAST = 20.0, 60.0, 5.0
 # Without `workflowType` MLflow would open its view of language-model traces, which is empty.
 RUNS = "/#/experiments/{}/runs?workflowType=machine_learning&compareRunsMode=CHART&viewStateShareKey=policygrain"
 

@@ -152,7 +152,6 @@ lint: setup
 	$(BIN)/ruff format --check src tests benchmarks lab docs/*.py
 	$(BIN)/mypy
 	$(BIN)/snakefmt --check Snakefile workflow
-	$(BIN)/snakemake --lint
 
 # MLflow in the browser; prints where the study's runs are, also while it is running.
 ui: setup

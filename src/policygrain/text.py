@@ -37,6 +37,25 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], align: 
     return "\n".join([head, rule, *body]) + "\n"
 
 
+LATEX = str.maketrans(
+    {symbol: f"\\{symbol}" for symbol in "&%_#${}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "−": "$-$", "±": r"$\pm$"}
+    | {"φ": r"$\varphi$", "λ": r"$\lambda$", "π": r"$\pi$", "ε": r"$\varepsilon$", "\u00a0": "~"}
+)
+
+
+def latex_table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str = "") -> str:
+    """The same table for LaTeX with the package booktabs; cells are bold as in Markdown, `**50.0**`."""
+
+    def line(cells: Sequence[str]) -> str:
+        minus = (re.sub(r"(?<![\w-])-(?=\d)", "−", cell).translate(LATEX) for cell in cells)
+        return " & ".join(re.sub(r"^\*\*(.*)\*\*$", r"\\textbf{\1}", cell) for cell in minus) + r" \\"
+
+    begin = rf"\begin{{tabular}}{{{_sides(align, len(header))}}}"
+    body = [r"\toprule", line(header), r"\midrule", *map(line, rows), r"\bottomrule"]
+    return "\n".join([begin, *body, r"\end{tabular}"]) + "\n"
+
+
 def _sides(align: str, count: int) -> str:
     """``align`` extended to ``count`` columns."""
     return (align or "l").ljust(count, (align or "l")[-1])[:count]

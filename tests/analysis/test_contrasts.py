@@ -6,9 +6,10 @@ import re
 import pytest
 
 from policygrain.analysis import measures
-from policygrain.analysis.contrasts import contrasts, parts_text
+from policygrain.analysis.contrasts import contrasts
 from policygrain.analysis.statistics import student
 from policygrain.figures.catalogue import FIGURES, shown_in
+from policygrain.figures.labels import parts_text
 from policygrain.paths import START
 from policygrain.report.overview import comparisons
 from policygrain.results import StudyResults

@@ -63,10 +63,7 @@ def test_nothing_right_is_not_known_to_be_zero():
     assert (found.mean, found.high) == (1, 1) and found.low == pytest.approx(60 / (60 + z2), rel=0.02)
     same = difference([np.zeros((3, 20))], [np.zeros((3, 20))])
     assert same.low < 0 < same.high and same.p == 1
-
-
-def test_benchmarks_count_the_same_not_problems():
-    assert accuracy([np.ones((2, 10)), np.zeros((2, 30))]).mean == 0.5
+    assert accuracy([np.ones((2, 10)), np.zeros((2, 30))]).mean == 0.5, "benchmarks count the same, not problems"
 
 
 def test_a_single_seed_has_an_interval_over_problems_and_says_so():
@@ -187,12 +184,6 @@ def test_holm_s_correction_by_hand():
     assert holm([0.5, 0.9]) == [1.0, 1.0] and holm([]) == []
 
 
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.data())
-def test_holm_rejects_no_less_where_evidence_grows(p, data):
-    stronger = [v * data.draw(st.floats(0, 1)) for v in p]
-    assert all(s <= c + 1e-12 for s, c in zip(holm(stronger), holm(p), strict=True))
-
-
 LOWEST, HIGHEST = 0.94, 0.965
 ERROR = 4 * math.sqrt(0.05 * 0.95 / DRAWS)  # four standard errors of a simulated coverage: two points
 
@@ -217,15 +208,6 @@ def test_intervals_hold_the_truth_as_often_as_they_say(seeds, percent, sd, chang
     assert cell.edge or found <= HIGHEST + ERROR
 
 
-def test_a_bootstrap_over_three_seeds_would_fail_this_test():
-    """The test can tell: 95% intervals of resampled seeds hold the truth in about three of four studies."""
-    rng = np.random.default_rng(0)
-    seeds = 0.6 + 0.05 * rng.standard_normal((DRAWS, 3))
-    means = seeds[:, rng.integers(0, 3, (1000, 3))].mean(-1)
-    low, high = np.quantile(means, [0.025, 0.975], axis=1)
-    assert ((low <= 0.6) & (high >= 0.6)).mean() < LOWEST - ERROR
-
-
 def test_the_interval_of_a_single_seed_is_about_its_problems():
     """200 problems drawn anew each time; the accuracy over all problems is 30%."""
     rng = np.random.default_rng(1)
@@ -233,16 +215,10 @@ def test_the_interval_of_a_single_seed_is_about_its_problems():
     assert abs(np.mean([f.low <= 0.3 <= f.high for f in found]) - 0.95) < ERROR
 
 
-def test_the_committed_table_is_of_twenty_thousand_draws_and_within_its_bounds():
+def test_the_committed_table_is_within_its_bounds():
+    """Means over a thousand cells; where counts decide, coverage is at least as high."""
     table = read_json(ROOT / "benchmarks/coverage.json")
-    assert table["draws"] == 20_000
-    error = 3 * math.sqrt(0.05 * 0.95 / table["draws"])  # half a point, over a thousand cells
-    shown = set()
-    for part in table["tables"]:
-        for kind in ("inner", "edges"):
-            shares = {(n, percent): share for n, row in part[kind].items() for percent, share in row.items()}
-            shown |= set(shares)
-            if part["sd"] != table["skewed"]:
-                assert min(shares.values()) >= LOWEST - error, (kind, part)
-                assert kind == "edges" or max(shares.values()) <= HIGHEST + error, part
-    assert {(n, share) for n in ("2", "3", "5", "8", "16") for share in ("0", "1", "50", "99", "100")} <= shown
+    error = 3 * math.sqrt(0.05 * 0.95 / table["draws"])
+    parts = [part for part in table["tables"] if part["sd"] != table["skewed"]]
+    inner, edges = ([c for part in parts for row in part[k].values() for c in row.values()] for k in ("inner", "edges"))
+    assert table["draws"] == 20_000 and min(inner + edges) >= LOWEST - error and max(inner) <= HIGHEST + error

@@ -115,6 +115,9 @@ def test_text_json_and_figure(capsys):
     data = json.loads(capsys.readouterr().out)
     assert data["pairing"] == "unpaired, as asked" and data["verdict"] == "opposite"
     assert data["difference"]["mean"] == pytest.approx(0.1) and len(data["runs"]["a"]) == 3
+    gate = ["--fail-unless", "holds", "--table"]
+    assert main([*margin, *gate, "latex"]) == 0 and r"\toprule" in capsys.readouterr().out
+    assert main([*margin, *gate, "markdown", "--claimed", "below"]) == 1 and "| opposite |" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("_runs")

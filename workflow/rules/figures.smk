@@ -35,7 +35,7 @@ rule tables:
             ),
             category="Tables",
         ),
-        expand("results/{study}/tables/{table}.md", table=TABLE_NAMES, allow_missing=True),
+        expand("results/{study}/tables/{table}.{suffix}", table=TABLE_NAMES, suffix=["md", "tex"], allow_missing=True),
     log:
         "results/{study}/logs/tables.log",
     params:

@@ -6,15 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import UserError
-from ..study import Study
-from ..study.comparable import Pair, different_parts, pairs
+from ..study.comparable import Pair, pairs
 from . import measures
 from .statistics import LEVEL, Difference, holm
 
 if TYPE_CHECKING:
     from ..results import StudyResults
 
-Label = Callable[[str], str]  # the name of an arm or method in texts
 IDENTICAL, DIFFER, SMALL, OPEN = "identical", "differ", "differ by less than {:g} points", "inconclusive"
 
 
@@ -100,42 +98,3 @@ def _final(results: StudyResults, pair: Pair) -> tuple[Difference | None, Differ
         there(lambda: measures.accuracy_difference(results, arm, reference, column="greedy")),
         there(lambda: measures.length_difference(results, arm, reference)),
     )
-
-
-# ---- in words -------------------------------------------------------------------------------------------------------
-
-
-def setting_text(study: Study, pair: Pair) -> str:
-    """The settings that both arms have beside the study's: `rollouts 48 steps old, learning rate 0.0002`."""
-    training = pair.arm.training(study)
-    words = {"off_policy_steps": lambda v: f"rollouts {_steps(v)} old" if v else "on-policy"}
-    keys = [key for key, _ in pair.arm.settings]
-    return ", ".join(
-        words.get(key, lambda v, key=key: f"{key.replace('_', ' ')} {v}")(getattr(training, key)) for key in keys
-    )
-
-
-def pair_text(study: Study, pair: Pair, label: Label) -> str:
-    """`token, clipped − no ratio`; where only the age of rollouts differs, `no ratio: 48 steps old − on-policy`."""
-    one, other = pair.arm, pair.reference
-    if one.method_name != other.method_name:
-        return f"{label(one.method_name)} − {label(other.method_name)}"
-    return f"{label(one.method_name)}: {_steps(one.training(study).off_policy_steps)} old − on-policy"
-
-
-def parts_text(study: Study, pair: Pair) -> str:
-    """The parts in which two whole methods differ: `clip, aggregation`; empty for comparisons of one part."""
-    if not pair.whole:
-        return ""
-    return ", ".join(different_parts(pair.arm.method(study), pair.reference.method(study)))
-
-
-def _steps(count: int) -> str:
-    return f"{count} step{'s' * (count != 1)}"
-
-
-def points_text(effect: Difference | None) -> str:
-    """`+4.1 [+2.0, +6.2]`; without an interval `+4.1`; empty for None."""
-    if effect is None:
-        return ""
-    return f"{effect.mean:+.1f}" + f" [{effect.low:+.1f}, {effect.high:+.1f}]" * (effect.n > 1)

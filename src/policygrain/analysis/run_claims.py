@@ -148,6 +148,15 @@ class RunClaim:
             lines.append(f"  about {self.more_seeds} more on each side would decide, if effect and spread stayed")
         return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
 
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """The claim as the header and row of a table."""
+        d = self.difference
+        interval = "" if math.isinf(d.low) else f" [{d.low:+.4g}, {d.high:+.4g}]"
+        more = "over 1,000" if self.more_seeds is None else str(self.more_seeds)
+        cells = {"metric": self.metric, "claim": f"a is {self.claimed} b", "a − b": f"{d.mean:+.4g}{interval}"}
+        cells |= {"p": f"{d.p:.2g}", "n": str(d.n), "verdict": self.verdict, "more seeds": more}
+        return [*cells], [[*cells.values()]]
+
     def data(self) -> dict[str, Any]:
         """The claim as JSON data; an infinite limit is None."""
         names = ("metric", "claimed", "margin", "endpoint", "verdict", "pairing", "sequential", "more_seeds", "notes")

@@ -236,9 +236,9 @@ def _first(names: Iterable[str], row: Mapping[str, Any]) -> str | None:
 
 def _inside(folder: Path) -> Path:
     """The log in a run's folder: TRL's newest, an MLflow folder itself, or the only .jsonl or .csv file."""
-    checkpoints = [*folder.glob("checkpoint-*/trainer_state.json"), *folder.glob("trainer_state.json")]
-    if checkpoints:
-        return max(checkpoints, key=_checkpoint_step)
+    if states := [*folder.glob("checkpoint-*/trainer_state.json"), *folder.glob("trainer_state.json")]:
+        # Some names have no step, such as `checkpoint-best`.
+        return max(states, key=lambda state: int("0" + re.sub(r".*?(\d*)$", r"\1", state.parent.name)))
     if (folder / "metrics").is_dir() and (folder / "meta.yaml").exists():
         return folder
     files = sorted(file for kind in ("jsonl", "csv") for file in folder.glob(f"*.{kind}"))
@@ -247,12 +247,6 @@ def _inside(folder: Path) -> Path:
     names = ", ".join(file.name for file in files)
     found = f"has several logs ({names}); give the path of one" if files else "has no log"
     raise UserError(f"{folder}: {found}. A log is one of: {FORMATS}.")
-
-
-def _checkpoint_step(file: Path) -> int:
-    """The step of a checkpoint's file; 0 for others, such as `checkpoint-best`."""
-    step = file.parent.name.removeprefix("checkpoint-")
-    return int(step) if step.isdecimal() else 0
 
 
 def _csv(path: Path, ends: list[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:

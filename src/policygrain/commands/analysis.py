@@ -7,6 +7,8 @@ import math
 from pathlib import Path
 from typing import Annotated, Literal
 
+import typer
+
 from ..errors import UserError
 from .app import Config, Json, Results, command, option
 from .stages import CONFIG, recorded
@@ -35,6 +37,10 @@ def claim(
         bool, option("the verdict is valid after every added seed; needs pairs", "--sequential")
     ] = False,
     figure: Annotated[Path | None, option("draw the curves and the difference", metavar="FILE")] = None,
+    table: Annotated[Literal["markdown", "latex"] | None, option("print a table of one row instead")] = None,
+    fail_unless: Annotated[
+        Literal["holds", "smaller"] | None, option("exit with 1 where the verdict does not say so")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Decide whether one side of runs, of any trainer, is better than another.
@@ -44,6 +50,7 @@ def claim(
     """
     from ..analysis.run_claims import Endpoint, decide_runs
     from ..analysis.run_logs import read_runs
+    from ..text import latex_table, markdown_table
 
     check_claim(last, auc, margin, until, figure)
     of_a, of_b = read_runs(a, metric, step), read_runs(b, metric, step)
@@ -51,11 +58,18 @@ def claim(
     decided = decide_runs(
         of_a, of_b, metric, margin=margin, claimed=claimed, endpoint=endpoint, pair=pair, sequential=sequential
     )
-    print(json.dumps(decided.data(), indent=1, ensure_ascii=False) if as_json else decided.text())
+    if as_json:
+        print(json.dumps(decided.data(), indent=1, ensure_ascii=False))
+    elif table is not None:
+        print((markdown_table if table == "markdown" else latex_table)(*decided.table()), end="")
+    else:
+        print(decided.text())
     if figure is not None:
         from ..figures import run_claims
 
         run_claims.draw(decided, of_a, of_b, figure)
+    if fail_unless is not None and fail_unless not in decided.verdict:
+        raise typer.Exit(1)
 
 
 def check_claim(last: int | None, auc: bool, margin: float | None, until: float | None, figure: Path | None) -> None:

@@ -26,7 +26,6 @@ from ..study.runs import arms_of, run_matrix
 from . import TABLES, tables
 from .labels import labels, name_of
 from .style import (
-    ABOVE,
     COLUMN,
     PLAIN,
     WIDE,
@@ -175,7 +174,7 @@ def benchmarks(results: StudyResults, shown: Sequence[str]) -> Figure:
     axes.tick_params(axis="x", length=0)
     axes.set_ylabel("accuracy (%)")
     axes.set_ylim(bottom=0)
-    legend(figure, loc=ABOVE)
+    legend(figure, above=True)
     return figure
 
 
@@ -359,7 +358,7 @@ def _curve(axes: Axes, results: StudyResults, arm: str, panel: Panel, look: Look
 
 # ---- cost ------------------------------------------------------------------------------------------------------------
 
-COSTS = {"steps": "optimizer\nsteps", "tokens": "generated\ntokens", "seconds": "seconds of\ntraining"}
+COSTS = {"steps": "optimizer\nsteps", "tokens": "generated\ntokens", "seconds": "seconds of\ntraining"}  # titles
 COST_TICKS = {2.0**k: f"{2**k}" if k >= 0 else {-1: "½", -2: "¼", -3: "⅛"}[k] for k in range(-3, 6)}
 NEVER = 60.0  # log2 of a ratio that counts as infinite
 

@@ -1,4 +1,4 @@
-"""The names of arms and methods in figures, tables and texts."""
+"""The names of arms, methods and comparisons in figures, tables and texts."""
 
 from __future__ import annotations
 
@@ -7,24 +7,31 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from ..objective import comparison_names, method, method_names
+from ..study.comparable import Pair, different_parts
 from ..study.runs import START
 
 if TYPE_CHECKING:
+    from ..analysis import Difference
     from ..results import StudyResults
     from ..study import Study
 
 
-def updates_text(updates: object) -> str:
+def counted(number: object, word: str) -> str:
     """`1 update`, `16 updates`."""
-    return f"{updates} update{'' if str(updates) == '1' else 's'}"
+    return f"{number} {word}{'' if str(number) == '1' else 's'}"
 
 
 SETTINGS: dict[str, Callable[[str], str]] = {
-    "updates_per_batch": updates_text,
-    "epochs": lambda epochs: f"{epochs} pass{'' if str(epochs) == '1' else 'es'}",
-    "off_policy_steps": lambda steps: f"rollouts {steps} step{'' if str(steps) == '1' else 's'} old",
+    "updates_per_batch": lambda updates: counted(updates, "update"),
+    "epochs": lambda epochs: counted(epochs, "epoch"),
+    "off_policy_steps": lambda steps: f"rollouts {counted(steps, 'step')} old" if steps != "0" else "on-policy",
     "learning_rate": lambda rate: f"learning rate {float(rate):g}",
 }
+
+
+def setting_text(key: str, value: object) -> str:
+    """A training setting: `16 updates`, `group 4`."""
+    return SETTINGS[key](str(value)) if key in SETTINGS else f"{key.replace('_', ' ')} {value}"
 
 
 @functools.cache
@@ -50,11 +57,7 @@ def labels(study: Study) -> Callable[[str], str]:
 
     def label(arm: str) -> str:
         name, *settings = arm.split("+")
-        parts = [of_method(name)]
-        for setting in settings:
-            key, _, value = setting.partition("=")
-            parts.append(SETTINGS[key](value) if key in SETTINGS else f"{key.replace('_', ' ')} {value}")
-        return ", ".join(parts)
+        return ", ".join([of_method(name), *(setting_text(*setting.split("=")) for setting in settings)])
 
     return label
 
@@ -67,5 +70,34 @@ def name_of(results: StudyResults, arm: str, among: Iterable[str] = ()) -> str:
     """
     text = labels(results.study)(arm)
     if "+" not in arm and any(other.startswith(f"{arm}+updates_per_batch=") for other in among):
-        text += f", {updates_text(results.study.training.updates_per_batch)}"
+        text += f", {counted(results.study.training.updates_per_batch, 'update')}"
     return text + (" (no updates)" if arm in results.untrained else "")
+
+
+# ---- comparisons -----------------------------------------------------------------------------------------------------
+
+
+def pair_text(study: Study, pair: Pair) -> str:
+    """`token, clipped − no ratio`; where only the age of rollouts differs, `no ratio: 48 steps old − on-policy`."""
+    one, other, label = pair.arm, pair.reference, labels(study)
+    if one.method_name != other.method_name:
+        return f"{label(one.method_name)} − {label(other.method_name)}"
+    return f"{label(one.method_name)}: {counted(one.training(study).off_policy_steps, 'step')} old − on-policy"
+
+
+def settings_of(pair: Pair) -> str:
+    """The settings that both arms have beside the study's: `rollouts 48 steps old, learning rate 0.0002`."""
+    return ", ".join(setting_text(key, value) for key, value in pair.arm.settings)
+
+
+def parts_text(study: Study, pair: Pair) -> str:
+    """The parts in which two whole methods differ: `clip, aggregation`; empty for comparisons of one part."""
+    one, other = pair.arm.method(study), pair.reference.method(study)
+    return ", ".join(different_parts(one, other)) if pair.whole else ""
+
+
+def points_text(effect: Difference | None) -> str:
+    """`+4.1 [+2.0, +6.2]`; without an interval `+4.1`; empty for None."""
+    if effect is None:
+        return ""
+    return f"{effect.mean:+.1f}" + f" [{effect.low:+.1f}, {effect.high:+.1f}]" * (effect.n > 1)

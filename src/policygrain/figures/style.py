@@ -27,9 +27,6 @@ COLUMN, WIDE, FULL_PAGE = 3.3, 5.0, 7.7
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "p", "h", "*"]
 GREY = "#777777"  # the initial model, and what is none of the methods
-Place = Literal["outside lower center", "outside upper center"]  # of a legend
-BELOW: Place = "outside lower center"
-ABOVE: Place = "outside upper center"
 DASHES: list[Any] = ["-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (3, 1)), (0, (7, 2)), "-"]
 
 matplotlib.rcParams.update(
@@ -79,11 +76,6 @@ def look(colour: str, marker: str, face: str = "") -> Look:
     return {"color": colour, "marker": marker, "markerfacecolor": face or colour, "linestyle": line}
 
 
-def ratio_look(ratio: str) -> Look:
-    """Colour, marker and line style of a ratio by its name."""
-    return look(*RATIOS.get(ratio, (GREY, "X")), face="white")
-
-
 def looks(study: Study) -> dict[str, Look]:
     """Colour, marker and line style of every arm of a study, the same in all its figures.
 
@@ -108,7 +100,9 @@ def looks(study: Study) -> dict[str, Look]:
 def _fixed(key: str) -> Look | None:
     name = key.split("+", maxsplit=1)[0]
     ratio = "none" if name == "reinforce" else name
-    return ratio_look(ratio) if ratio in RATIOS else look(*METHODS[name]) if name in METHODS else None
+    if ratio in RATIOS:
+        return look(*RATIOS[ratio], face="white")
+    return look(*METHODS[name]) if name in METHODS else None
 
 
 # ---- means with 95% intervals ---------------------------------------------------------------------------------------
@@ -166,14 +160,16 @@ def from_zero(axes: Axes, least: float = 0.01) -> None:
     axes.minorticks_off()
 
 
-def legend(figure: Figure, loc: Place = BELOW) -> None:
-    """One legend for all panels, in as many columns as fit."""
+def legend(figure: Figure, above: bool = False) -> None:
+    """One legend for all panels, below or above them, in as many columns as fit."""
+    place: Literal["outside lower center", "outside upper center"]
+    place = "outside upper center" if above else "outside lower center"
     legends = [axes.get_legend_handles_labels() for axes in figure.axes]
     pairs = [pair for handles, texts in legends for pair in zip(texts, handles, strict=True)]
     # Markers come after the lines with error bars.
     by_text = dict(sorted(pairs, key=lambda pair: isinstance(pair[1], Line2D)))
     for columns in range(len(by_text), 0, -1):
-        drawn = figure.legend(list(by_text.values()), list(by_text), loc=loc, ncols=columns)
+        drawn = figure.legend(list(by_text.values()), list(by_text), loc=place, ncols=columns)
         if columns == 1 or drawn.get_window_extent().width < 0.97 * figure.bbox.width:
             return
         drawn.remove()

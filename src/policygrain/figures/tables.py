@@ -9,14 +9,14 @@ from typing import NamedTuple
 import pandas as pd
 
 from ..analysis import Estimate, accuracy, measures
-from ..analysis import contrasts as analysis
+from ..analysis.contrasts import contrasts as all_contrasts
 from ..data.sets import sampling_of
 from ..errors import UserError
 from ..files import atomic_text
 from ..paths import START
 from ..results import StudyResults
-from ..text import markdown_table
-from .labels import labels, name_of
+from ..text import latex_table, markdown_table
+from .labels import name_of, pair_text, parts_text, points_text, settings_of
 
 Cells = Mapping[tuple[str, str], Estimate]  # arm and column → accuracy
 
@@ -30,11 +30,13 @@ class Part(NamedTuple):
 
 
 def write(name: str, results: StudyResults, out: Path) -> None:
-    """Write the table ``name`` as numbers to ``out``.csv and as text to ``out``.md."""
+    """Write the table ``name`` as numbers to ``out``.csv and as text to ``out``.md and, for LaTeX, to ``out``.tex."""
     frame, parts = {"results": results_table, "contrasts": contrasts, "ablation": ablation}[name](results)
     texts = [f"{markdown_table(part.header, part.rows)}\n{part.note}\n" for part in parts]
     atomic_text(out.with_name(out.name + ".csv"), frame.to_csv(index=False))
     atomic_text(out.with_name(out.name + ".md"), "\n".join(texts))
+    for_latex = [f"% {part.note}\n{latex_table(part.header, part.rows)}" for part in parts]
+    atomic_text(out.with_name(out.name + ".tex"), "\n".join(for_latex))
 
 
 def results_table(records: StudyResults) -> tuple[pd.DataFrame, list[Part]]:
@@ -175,16 +177,14 @@ CONTRASTS = ["comparison", "setting", "AUC", "final, sampled", "final, greedy", 
 
 def contrasts(results: StudyResults) -> tuple[pd.DataFrame, list[Part]]:
     """A row per comparison: differences in both endpoints and in response length, p of the first, n, outcome."""
-    study, label = results.study, labels(results.study)
-    found = analysis.contrasts(results)
+    study, found = results.study, all_contrasts(results)
     rows, cells = [], []
     for c in found:
-        parts = analysis.parts_text(study, c.pair)
-        effects = [analysis.points_text(d) for d in (c.auc, c.sampled, c.greedy, c.length)]
+        parts = parts_text(study, c.pair)
+        effects = [points_text(d) for d in (c.auc, c.sampled, c.greedy, c.length)]
         outcome = c.outcome + "; endpoints disagree" * c.disagreement
-        name = analysis.pair_text(study, c.pair, label) + f" (whole methods: {parts})" * bool(parts)
-        setting = analysis.setting_text(study, c.pair)
-        cells.append([name, setting, *effects, f"{c.p:.2g}", str(c.auc.n), outcome])
+        name = pair_text(study, c.pair) + f" (whole methods: {parts})" * bool(parts)
+        cells.append([name, settings_of(c.pair), *effects, f"{c.p:.2g}", str(c.auc.n), outcome])
         row: dict[str, object] = {"experiment": c.pair.experiment, "of": c.pair.arm.name, "than": c.pair.reference.name}
         for endpoint in ("auc", "sampled", "greedy", "length"):
             difference = getattr(c, endpoint)

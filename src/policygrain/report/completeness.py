@@ -18,7 +18,7 @@ def check_complete(results: StudyResults) -> None:
         *(folder.evaluation(name).record for name in models),
         *(folder.evaluation(name).samples for name in models),
         *(folder.figure(name, suffix) for name in study.figures for suffix in SUFFIXES),
-        *(folder.table(name, suffix) for name in TABLES for suffix in (".csv", ".md")),
+        *(folder.table(name, suffix) for name in TABLES for suffix in (".csv", ".md", ".tex")),
         folder.report,
         folder.tracking,
     ]

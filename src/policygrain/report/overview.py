@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..analysis import Estimate, accuracy, measures
-from ..analysis.contrasts import Contrast, contrasts, pair_text, parts_text, points_text, setting_text
+from ..analysis.contrasts import Contrast, contrasts
 from ..errors import UserError
 from ..figures.catalogue import evaluated_headline
-from ..figures.labels import labels, name_of
+from ..figures.labels import name_of, pair_text, parts_text, points_text, settings_of
 from ..paths import START
 from ..results import StudyResults
 from ..text import columns, shortened
@@ -115,8 +115,7 @@ def _arms_of_first(results: StudyResults) -> list[str]:
 
 def _sentence(results: StudyResults, c: Contrast) -> str:
     """Both endpoints, length, and whether the first is shown to differ."""
-    study, label = results.study, labels(results.study)
-    settings = setting_text(study, c.pair)
+    study, settings = results.study, settings_of(c.pair)
     where = f" ({settings})" if settings else ""
     found = f"p = {c.p:.2g}, {'significant' if c.decided else 'inconclusive'}"
     if c.identical or c.auc.n < 2:
@@ -125,7 +124,7 @@ def _sentence(results: StudyResults, c: Contrast) -> str:
     final = f"; final accuracy {', '.join(finals)}" if finals else ""
     length = f"; tokens {points_text(c.length)}" if c.length else ""
     whole = f"; whole methods, which differ in {parts}" if (parts := parts_text(study, c.pair)) else ""
-    name = pair_text(study, c.pair, label)
+    name = pair_text(study, c.pair)
     return f"{name}{where}: {points_text(c.auc)} points in training ({found}){final}{length}{whole}."
 
 

@@ -237,8 +237,8 @@ def _first(names: Iterable[str], row: Mapping[str, Any]) -> str | None:
 def _inside(folder: Path) -> Path:
     """The log in a run's folder: TRL's newest, an MLflow folder itself, or the only .jsonl or .csv file."""
     if states := [*folder.glob("checkpoint-*/trainer_state.json"), *folder.glob("trainer_state.json")]:
-        # Some names have no step, such as `checkpoint-best`.
-        return max(states, key=lambda state: int("0" + re.sub(r".*?(\d*)$", r"\1", state.parent.name)))
+        numbers = {state: re.fullmatch(r"checkpoint-(\d+)", state.parent.name) for state in states}
+        return max(states, key=lambda state: int(found[1]) if (found := numbers[state]) else 0)
     if (folder / "metrics").is_dir() and (folder / "meta.yaml").exists():
         return folder
     files = sorted(file for kind in ("jsonl", "csv") for file in folder.glob(f"*.{kind}"))

@@ -66,8 +66,11 @@ def in_training(model: str, steps: int) -> dict[str, Any]:
             training = {"engine": engine, "steps": steps, "validate_every": 10 * steps, "checkpoint_every": 10 * steps}
             content = {"base": str(STUDY), "name": engine, "model": {"start": str(Path(model).resolve())}}
             study.write_text(yaml.safe_dump(content | {"training": training}))
-            command = [sys.executable, "-m", "policygrain.cli", "train", "--config", str(study), "--arm", "tepo"]
-            processes[engine] = subprocess.Popen([*command, "--seed", "1", "--run-dir", f"{place}/{engine}"])
+            stage = [sys.executable, "-m", "policygrain.cli"]
+            options = ["--config", str(study), "--results", f"{place}/results/{engine}"]
+            subprocess.run([*stage, "prepare", *options], check=True)
+            command = [*stage, "train", *options, "--arm", "tepo", "--seed", "1", "--run-dir", f"{place}/{engine}"]
+            processes[engine] = subprocess.Popen(command)
         found = {}
         for engine, process in processes.items():
             if process.wait():

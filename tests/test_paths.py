@@ -45,7 +45,7 @@ def test_no_two_paths_are_equal():
 def test_products_are_all_of_a_run_but_what_is_the_folder_s_own():
     """What a run of other settings must not find in its folder; `config` is last, as it says whose the others are."""
     run = RunFolder(Path("x"))
-    own = {run.lock, run.superseded("KEY"), run.data.path, run.start.path}
+    own = {run.lock, run.superseded("KEY")}
     named = {path for name, path in paths_of(run) if name.startswith("RunFolder.")}
     inside = {path for path in named if any(path.is_relative_to(p) and path != p for p in run.products)}
     assert named - own - inside == set(run.products) and run.products[-1] == run.config

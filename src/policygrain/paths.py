@@ -79,8 +79,6 @@ class RunFolder(Folder):
     evaluation = Inside("evaluation", EvaluationFolder)  # of the final model
     failed_batch = Inside("failed_batch.pt", Path)  # the batch of the update that stopped the run with an error
     lock = Inside("lock", Path)  # locked by the process that trains in this folder
-    data = Inside("data", DataFolder)  # problems that the run prepared itself, if none were given
-    start = Inside("start", StartFolder)  # the initial model that the run built itself, if none was given
 
     def superseded(self, key: str) -> Path:
         """The folder for the files of the run with this key: the first that has none of those that are here."""

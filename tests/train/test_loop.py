@@ -15,8 +15,8 @@ import torch
 from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
-from policygrain.cli import STOPPED, main
-from policygrain.errors import UserError
+from policygrain.cli import main
+from policygrain.errors import Stopped, UserError
 from policygrain.files import read_json_lines
 from policygrain.model.loading import load_model
 from policygrain.model.torch_engine import TorchEngine
@@ -100,7 +100,7 @@ def test_a_run_that_is_stopped_after_each_step_ends_as_the_undisturbed_one(
     before = None if number is None else signal.signal(number, unnoticed)
     try:
         for step in range(4):
-            assert main(train) == STOPPED == 75
+            assert main(train) == Stopped.exit_code == 75
             said = f"stopped by {reason} after step {step + 1} of 4, and saved. The same command resumes."
             assert said in capsys.readouterr().err
             assert [row["step"] for row in read_json_lines(run / "metrics.jsonl")] == [*range(step + 1)]

@@ -14,10 +14,9 @@ from policygrain.evaluate.evaluation import evaluate_study
 from policygrain.files import _HOST
 from policygrain.paths import DataFolder, RunFolder, StudyFolder
 from policygrain.results import run_config, run_metrics, run_summary
-from policygrain.study.runs import run_matrix
 from policygrain.train import loop
 from policygrain.train.stopping import Stop
-from policygrain.trainers.run import check_final_model, claim, train_run
+from policygrain.trainers.run import check_final_model, claim
 
 from ..support.files import flip_bit, snapshot
 from ..support.small import assert_same_end, small_study, train_small
@@ -218,24 +217,3 @@ def test_a_damaged_model_is_neither_evaluated_nor_trained_from(made, fresh, tmp_
     (torn / "start.json").unlink()
     with pytest.raises(UserError, match="torn' cannot be loaded"):
         train_small(A, tmp_path / "run", made[0], torn)
-
-
-def test_a_run_makes_its_own_data_and_start_model_and_makes_them_again_where_they_are_stale(tmp_path):
-    def trained(run: Path, steps: int) -> RunFolder:
-        warm_start = {"steps": steps, "mixed_steps": 3, "batch_size": 4}
-        study = small_study(model={"warm_start": warm_start}, training={"steps": 2})
-        train_run(study, next(iter(run_matrix(study).arms.values())), 0, RunFolder(run))
-        return RunFolder(run)
-
-    run = trained(tmp_path / "run", 3)
-    ended, weights = products(run.path), run.start.path / "model.safetensors"
-    start = weights.read_bytes()
-    flip_bit(weights)
-    trained(run.path, 3)
-    assert weights.read_bytes() == start, "built again"
-    assert products(run.path) == ended, "the run started from these weights, so it is left"
-    trained(run.path, 4)
-    assert weights.read_bytes() != start
-    (aside,) = run.path.glob("superseded-*")
-    assert products(aside) == ended
-    assert_same_end(run.path, trained(tmp_path / "other", 4).path)

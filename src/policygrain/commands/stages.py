@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,11 +13,10 @@ from ..paths import START
 from .app import Config, Results, command, option
 
 if TYPE_CHECKING:
-    from ..paths import DataFolder, RunFolder, StudyFolder
+    from ..paths import DataFolder, StudyFolder
     from ..results import StudyResults
     from ..study import Study
     from ..study.runs import Arm
-    from ..train.stopping import Stop
 
 GROUP = "Stages, which the workflow and make call; each works alone, too"
 CONFIG = Path("config.yaml")
@@ -104,27 +105,46 @@ def train(
 ) -> None:
     """Train runs, or resume them; finished runs are left as they are.
 
-    Problems and initial model are taken from the study's results. If one is missing there, it is made in the run's
-    folder; with --run-dir and without --results, both are. With `training.trainer: trl`, all processes that torchrun or
-    srun starts train each run together; with `verl`, srun starts one process per node.
+    Problems and initial models are those of the study's results, after `prepare` and `start-model`. With
+    `training.trainer: trl`, all processes that torchrun or srun starts train each run together; with `verl`, srun
+    starts one process per node.
     """
     from ..errors import UserError
     from ..model.device import claim_gpu
+    from ..paths import RunFolder
+    from ..report.tracking import live
     from ..train.stopping import Stop, deadline
     from ..trainers.launch import processes, read_slurm
+    from ..trainers.run import train_run
 
     study, folder = study_and_folder(config, results)
     chosen, seeds = find_arm(study, arm), seeds or study.seeds[:1]
     if len(seeds) > 1 and run_dir:
         raise UserError("--run-dir: is the folder of one run; leave it out, or name one seed.")
+    data, starts = require_problems(folder), {seed: initial_model(study, folder, seed) for seed in seeds}
     if chosen.training(study).trainer != "verl":  # its own processes take what is visible
         read_slurm()
         claim_gpu()
     with Stop(deadline(time_limit)) as stop, processes(chosen.training(study)):
         check_ranks(study, len(seeds))
-        for seed in seeds:
-            run, start, data = run_inputs(study, folder, chosen, seed, run_dir, alone=bool(run_dir and not results))
-            train_and_evaluate(study, folder, chosen, seed, run, start, data, stop, in_study=not run_dir)
+        for seed, start in starts.items():
+            run = RunFolder(run_dir) if run_dir else folder.run(chosen.name, seed)
+            tracked = nullcontext if run_dir else partial(live, study, folder, run)
+            train_run(study, chosen, seed, run, start, data, stop, tracked)
+            if not run_dir:
+                evaluate_after_training(study, folder, chosen, seed)
+
+
+def evaluate_after_training(study: Study, folder: StudyFolder, arm: Arm, seed: int) -> None:
+    """With `evaluation.after_training`, evaluate the model of a run that has just ended."""
+    from ..study.runs import run_matrix
+    from ..train.ranks import on_rank_0
+
+    if study.evaluation.after_training and arm.name in run_matrix(study).evaluated_arms:
+        from ..evaluate.evaluation import evaluate_study
+
+        model = {f"{arm.name}/seed{seed}": folder.run(arm.name, seed).model}
+        on_rank_0(lambda: evaluate_study(study, model, folder.data, folder))
 
 
 def check_ranks(study: Study, runs: int) -> None:
@@ -137,47 +157,17 @@ def check_ranks(study: Study, runs: int) -> None:
         raise UserError("--seeds: several ranks that sample with vLLM train one seed per process.")
 
 
-def train_and_evaluate(
-    study: Study,
-    folder: StudyFolder,
-    arm: Arm,
-    seed: int,
-    run: RunFolder,
-    start: str | None,
-    data: DataFolder | None,
-    stop: Stop,
-    in_study: bool,
-) -> None:
-    """Train a run; one ``in_study`` is logged in MLflow and, with `evaluation.after_training`, evaluated."""
-    from contextlib import nullcontext
-    from functools import partial
-
-    from ..report.tracking import live
-    from ..study.runs import run_matrix
-    from ..train.ranks import on_rank_0
-    from ..trainers.run import train_run
-
-    tracked = partial(live, study, folder, run) if in_study else nullcontext
-    train_run(study, arm, seed, run, start, data, stop, tracked)
-    if in_study and study.evaluation.after_training and arm.name in run_matrix(study).evaluated_arms:
-        from ..evaluate.evaluation import evaluate_study
-
-        on_rank_0(lambda: evaluate_study(study, {f"{arm.name}/seed{seed}": run.model}, data or run.data, folder))
-
-
-def run_inputs(
-    study: Study, folder: StudyFolder, arm: Arm, seed: int, run_dir: Path | None, alone: bool
-) -> tuple[RunFolder, str | None, DataFolder | None]:
-    """The folder of a run, its initial model and its problems; None if these are to be made in the run's folder."""
-    from ..paths import RunFolder
+def initial_model(study: Study, folder: StudyFolder, seed: int) -> str:
+    """The folder or name of the model that a run begins from. UserError if `start-model` has not made it."""
+    from ..errors import UserError
     from ..study.stages import start_seed
 
-    run = RunFolder(run_dir) if run_dir else folder.run(arm.name, seed)
-    if alone:
-        return run, None, None
-    start = folder.start(start_seed(study, seed))
-    made = study.model.start == "tiny" and start.record.exists()
-    return run, str(start.path) if made else None, folder.data if folder.data.train.exists() else None
+    if study.model.start != "tiny":
+        return study.model.start
+    start = folder.start(first := start_seed(study, seed))
+    if not start.record.exists():
+        raise UserError(f"{start.path}: has no initial model yet; run `policygrain start-model --seed {first}` first.")
+    return str(start.path)
 
 
 def find_arm(study: Study, name: str | None) -> Arm:

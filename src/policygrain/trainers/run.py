@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import digests
-from ..data.golds import check_golds
-from ..data.sources import prepare
 from ..errors import UserError
 from ..files import check_free_space
 from ..paths import DataFolder, RunFolder
@@ -21,10 +19,10 @@ from ..provenance import commit, hardware, versions
 from ..records import Environment, FinalMetrics, RunConfig, RunInputs, RunSummary, read_record, write_record
 from ..results import TRAIN, run_metrics, run_summary
 from ..study.runs import Arm
-from ..study.stages import run_settings, start_seed
+from ..study.stages import run_settings
 from ..train.checkpoint import remove_old, run_lock
 from ..train.ranks import is_rank_0, on_rank_0, ranks
-from ..train.start_model import check_start_model, ensure_start_model
+from ..train.start_model import check_start_model
 from .check import TRAINERS, check_arm
 
 if TYPE_CHECKING:
@@ -37,23 +35,23 @@ def train_run(
     arm: Arm,
     seed: int,
     run: RunFolder,
-    start: str | None = None,
-    data: DataFolder | None = None,
+    start: str,
+    data: DataFolder,
     stop: Stop | None = None,
     tracked: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> str:
     """Train one run in its folder, or resume it, and write its summary; returns the run's key.
 
-    ``start`` and ``data`` are created in the folder if they are not given. A run that has ended is not changed; files
-    of a run with other settings are moved to a subfolder first. All ranks call this with the same arguments, and all of
-    them must see the same folders. ``tracked`` opens the context in which rank 0 trains.
+    ``start``: folder or hub name of the initial model. A run that has ended is not changed; files of a run with other
+    settings are moved to a subfolder first. All ranks call this with the same arguments, and all of them must see the
+    same folders. ``tracked`` opens the context in which rank 0 trains.
     """
     arm.method(study).check()
     check_arm(study, arm)
     commit()  # cached here, because the source may change while the run is trained
     on_rank_0(lambda: check_free_space(run.path))
     with run_lock(run.path):
-        config, start, data, ended = on_rank_0(lambda: prepare_run(study, arm, seed, run, start, data))
+        config, ended = on_rank_0(lambda: begin(study, arm, seed, run, start, data))
         if not ended:
             train = import_module(TRAINERS[arm.training(study).trainer].module, __package__).train
             with tracked() if is_rank_0() else nullcontext():
@@ -63,22 +61,8 @@ def train_run(
     return config.key
 
 
-def prepare_run(
-    study: Study, arm: Arm, seed: int, run: RunFolder, start: str | None, data: DataFolder | None
-) -> tuple[RunConfig, str, DataFolder, bool]:
-    """Make data and initial model unless they are given, and write the record of the run.
-
-    Returns (record of the run, folder or hub name of the initial model, data, whether the run has ended).
-    """
-    if data is None:
-        data = run.data
-        prepare(study, data)
-        check_golds([data.train, data.validation], study.grader)
-    if start is None:
-        start = study.model.start
-        if start == "tiny":
-            ensure_start_model(study, start_seed(study, seed), data, run.start)
-            start = str(run.start.path)
+def begin(study: Study, arm: Arm, seed: int, run: RunFolder, start: str, data: DataFolder) -> tuple[RunConfig, bool]:
+    """Write the record of the run, unless it has ended; returns the record, and whether it has."""
     config = run_config(study, arm, seed, start, data)
     claim(run, config)
     ended = has_ended(run, config)
@@ -86,7 +70,7 @@ def prepare_run(
         run.ended.unlink(missing_ok=True)
         run.summary.unlink(missing_ok=True)  # a summary means that the run has ended
         write_record(run.config, config)
-    return config, start, data, ended
+    return config, ended
 
 
 def run_config(study: Study, arm: Arm, seed: int, start: str, data: DataFolder) -> RunConfig:

@@ -13,10 +13,9 @@ from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.paths import StudyFolder
 from policygrain.records import TrackingRecord, write_record
-from policygrain.report.completeness import check_complete
-from policygrain.report.page import write_report
-from policygrain.report.samples import EACH, SHOWN, first_rows
-from policygrain.results import StudyResults, samples
+from policygrain.report.overview import check_complete
+from policygrain.report.page import EACH, samples, write_report
+from policygrain.results import StudyResults, evaluated_samples
 from policygrain.study import load_study
 from policygrain.text import redacted
 
@@ -71,25 +70,24 @@ def test_a_record_that_is_damaged_is_named(name, kept, says, finished, capsys):
 def test_the_first_responses_are_of_a_trained_model_or_else_of_an_initial_one(copied):
     study = StudyResults(copied)
     for begins in ("runs", "start"):
-        found = first_rows(study)
         model = "start/seed0" if begins == "start" else study.matrix.evaluated[0].name
-        assert set(found["model"]) == {model} and list(found.columns) == ["model", *SHOWN]
-        assert found["benchmark"].value_counts().to_dict() == dict.fromkeys(study.benchmarks, EACH)
-        written = samples(study.folder.evaluation(model).samples)
-        for name, rows in found.groupby("benchmark"):
-            expected = written[written["benchmark"] == name].head(EACH)
-            assert rows["response"].tolist() == expected["response"].tolist()
+        (part,) = samples(study)
+        assert f" of {model} to each benchmark" in part.note
+        shown = [dict(zip(part.header, row, strict=True)) for row in part.rows]
+        records = study.model_evaluations[model].records
+        written = [evaluated_samples(study.folder.evaluation(model), record).head(EACH) for record in records]
+        assert [row["response"] for row in shown] == [text for rows in written for text in rows["response"]]
         for path in copied.glob(f"{begins}/**/records.json"):
             path.unlink()
         study = StudyResults(copied)
-    assert first_rows(study).empty
+    assert not samples(study)
 
 
 def test_samples_that_are_damaged_are_named(copied):
     for path in copied.glob("runs/**/samples.parquet"):
         path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(UserError, match=r"samples\.parquet: cannot be read as evaluated samples .*Evaluate the model"):
-        first_rows(StudyResults(copied))
+        samples(StudyResults(copied))
 
 
 SECRET = "s3cr3t-of-mine"
@@ -103,6 +101,7 @@ def test_addresses_are_shown_without_credentials(uri, shown):
 
 def test_a_server_that_is_not_reached_is_named_and_nothing_of_it_is_printed_or_recorded(copied):
     """Neither in the message nor in a traceback nor in anything that MLflow logs."""
+    StudyFolder(copied).tracking.unlink(missing_ok=True)
     command = [sys.executable, "-m", "policygrain.cli", "track", "--config", str(copied / "study.yaml")]
     environment = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "2"}
     environment |= {**os.environ, "MLFLOW_TRACKING_URI": NOWHERE}

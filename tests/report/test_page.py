@@ -1,16 +1,17 @@
 """The report in a browser and the overview: what they show, and that nothing of a user can break them."""
 
 import base64
+import dataclasses
 import hashlib
 import html
 import re
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from policygrain.errors import UserError
-from policygrain.figures import TABLES
 from policygrain.provenance import devices
 from policygrain.report.overview import rows, screen, warnings
 from policygrain.report.page import cost, protocol, provenance, write_report
@@ -120,17 +121,18 @@ HOSTILE = '<script>document.title="owned"</script><img src=x onerror=\'document.
 
 @pytest.fixture
 def hostile(study, copied, tmp_path):
-    """A report with it in title, captions, tables, hardware and the address of MLflow."""
+    """A report with it in title, captions, names, responses, hardware and the address of MLflow."""
     captions = tmp_path / "captions"
     captions.mkdir()
     for name in ("benchmarks", "ablation", "contrasts"):
         (captions / f"{name}.rst").write_text(f"Caption of {name} {HOSTILE}")
-    found = StudyResults(copied, study.model_copy(update={"title": HOSTILE}))
-    for table in TABLES:
-        path = found.folder.table(table, ".md")
-        path.write_text(f"{path.read_text()}\n\n{HOSTILE} [a](javascript:alert(1)) of {table}\n\n{HOSTILE}\n")
+    tepo = dataclasses.replace(study.methods["tepo"], label=HOSTILE)
+    methods = {**study.methods, "tepo": tepo}
+    found = StudyResults(copied, study.model_copy(update={"title": HOSTILE, "methods": methods}))
     for run in copied.glob("runs/*/*/summary.json"):
         run.write_text(run.read_text().replace("a computer", HOSTILE.replace('"', '\\"')))
+    for path in copied.glob("runs/*/*/evaluation/samples.parquet"):
+        pd.read_parquet(path).assign(response=HOSTILE).to_parquet(path)
     make_up_tracking(copied, f"http://host/{HOSTILE}")
     out = tmp_path / "report.html"
     write_report(found, captions, out)

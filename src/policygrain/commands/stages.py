@@ -267,11 +267,10 @@ def report(
     """
     read = recorded(config, results)
     if screen:
-        from ..report.completeness import check_complete
-        from ..report.overview import screen as overview
+        from ..report import overview
 
-        check_complete(read)
-        print(overview(read))
+        overview.check_complete(read)
+        print(overview.screen(read))
     else:
         from ..report.page import write_report
 

@@ -9,10 +9,13 @@ from typing import NamedTuple
 from ..analysis import Estimate, accuracy, measures
 from ..analysis.contrasts import Contrast, contrasts
 from ..errors import UserError
+from ..figures import SUFFIXES, TABLES
 from ..figures.catalogue import evaluated_headline
 from ..figures.labels import name_of, pair_text, parts_text, points_text, settings_of
+from ..figures.tables import Part
 from ..paths import START
-from ..results import StudyResults
+from ..results import StudyResults, run_metrics
+from ..study.stages import start_seeds
 from ..text import columns, shortened
 
 LINES, WIDTH = 15, 80  # of the terminal's last screen
@@ -28,31 +31,55 @@ class Row(NamedTuple):
     tokens: float
 
 
+def check_complete(results: StudyResults) -> None:
+    """UserError if a result of the study is missing, or if the record of a run or an evaluation is damaged."""
+    study, folder, runs = results.study, results.folder, results.matrix.runs
+    models = [f"{START}/seed{seed}" for seed in start_seeds(study)] + [run.name for run in results.matrix.evaluated]
+    expected = [
+        *(results.run_folder(run).summary for run in runs),
+        *(path for name in models for path in (folder.evaluation(name).record, folder.evaluation(name).samples)),
+        *(folder.figure(name, suffix) for name in study.figures for suffix in SUFFIXES),
+        *(folder.table(name, suffix) for name in TABLES for suffix in (".csv", ".md", ".tex")),
+        folder.report,
+        folder.tracking,
+    ]
+    if missing := [str(path.relative_to(folder.path)) for path in expected if not path.exists()]:
+        raise UserError(
+            f"{folder.path}: the study is not finished: {len(missing)} of its results are missing, such as "
+            f"{missing[0]}. Run `snakemake all`, which keeps all others."
+        )
+    _ = results.summaries, results.model_evaluations  # reading them names a file that is damaged
+    for run in runs:
+        run_metrics(results.run_folder(run))
+
+
 def rows(results: StudyResults) -> list[Row]:
     """The initial model, then the arms of the experiments that are evaluated, in their order."""
     evaluated = [name for name, experiment in results.study.experiments.items() if experiment.evaluate]
-    arms = dict.fromkeys(arm for name in evaluated for arm in results.arms(name))
-    return [_row(results, arm) for arm in (START, *arms)]
+    unit, found = measures.unit_of(results.study), []
+    for arm in dict.fromkeys([START, *(arm for name in evaluated for arm in results.arms(name))]):
+        scores = [[results.scores(arm, b, column=column) for b in results.benchmarks] for column in _columns(results)]
+        sampled, *greedy = (accuracy(of, unit) for of in scores)
+        tokens = float(measures.response_length(results, arm).mean())
+        found.append(Row(arm, sampled, greedy[0] if greedy else None, tokens))
+    return found
 
 
-def _row(results: StudyResults, arm: str) -> Row:
-    unit = measures.unit_of(results.study)
-
-    def mean(column: str) -> Estimate:
-        return accuracy([results.scores(arm, b, column=column) for b in results.benchmarks], unit)
-
-    table = results.evaluations[results.evaluations["arm"] == arm]
-    tokens = float(table["tokens"].sum() / (table["n"] * table["problems"]).sum())
-    return Row(arm, mean("per_problem"), None if table["greedy"].isna().any() else mean("greedy"), tokens)
+def _columns(results: StudyResults) -> list[str]:
+    return ["per_problem"] if results.evaluations["greedy"].isna().any() else ["per_problem", "greedy"]
 
 
-def cells(results: StudyResults, shown: Sequence[Row]) -> list[list[str]]:
-    """The rows as text under `HEADER`."""
+def table(results: StudyResults, shown: Sequence[Row]) -> Part:
+    """The rows as text."""
     among = [row.arm for row in shown]
-    return [
+    cells = [
         [name_of(results, row.arm, among), _percent(row.sampled), _percent(row.greedy), f"{row.tokens:.0f}"]
         for row in shown
     ]
+    counts, unit = sorted({row.sampled.n for row in shown}), shown[0].sampled.unit
+    over = f"± 95% over {' or '.join(map(str, counts))} {unit}" if counts[-1] > 1 else f"of one {unit[:-1]}"
+    benchmarks = f"{len(results.benchmarks)} benchmarks" if len(results.benchmarks) > 1 else results.benchmarks[0]
+    return Part(HEADER, cells, f"Mean of {benchmarks}, {over}; tokens per sampled response.")
 
 
 def _percent(estimate: Estimate | None) -> str:
@@ -60,15 +87,7 @@ def _percent(estimate: Estimate | None) -> str:
     if estimate is None:
         return ""
     half = max(estimate.high - estimate.mean, estimate.mean - estimate.low)
-    return f"{100 * estimate.mean:.1f}\u00a0±\u00a0{100 * half:.1f}" if estimate.n > 1 else f"{100 * estimate.mean:.1f}"
-
-
-def note(results: StudyResults, shown: Sequence[Row]) -> str:
-    """What the numbers of the table are."""
-    estimate = shown[0].sampled
-    over = f"± 95% over {estimate.n} {estimate.unit}" if estimate.n > 1 else f"of one {estimate.unit[:-1]}"
-    benchmarks = f"{len(results.benchmarks)} benchmarks" if len(results.benchmarks) > 1 else results.benchmarks[0]
-    return f"Mean of {benchmarks}, {over}; tokens per sampled response."
+    return f"{100 * estimate.mean:.1f}" + f"\u00a0±\u00a0{100 * half:.1f}" * (estimate.n > 1)
 
 
 def warnings(results: StudyResults, shown: Sequence[Row]) -> list[str]:
@@ -96,10 +115,6 @@ def _has_learned(results: StudyResults, arm: str) -> bool:
     return any(d.low > 0 if d.n > 1 else d.mean > 0 for d in changes)
 
 
-def _columns(results: StudyResults) -> list[str]:
-    return ["per_problem"] if results.evaluations["greedy"].isna().any() else ["per_problem", "greedy"]
-
-
 def comparisons(results: StudyResults) -> list[str]:
     """A sentence per comparison: those of one part first, in each kind those that are significant first."""
     return [_sentence(results, c) for c in _compared(results)]
@@ -107,10 +122,6 @@ def comparisons(results: StudyResults) -> list[str]:
 
 def _compared(results: StudyResults) -> list[Contrast]:
     return sorted(contrasts(results), key=lambda c: (c.pair.whole, not c.decided, c.p))
-
-
-def _arms_of_first(results: StudyResults) -> list[str]:
-    return [arm.name for c in _compared(results)[:1] for arm in (c.pair.reference, c.pair.arm)]
 
 
 def _sentence(results: StudyResults, c: Contrast) -> str:
@@ -124,8 +135,9 @@ def _sentence(results: StudyResults, c: Contrast) -> str:
     final = f"; final accuracy {', '.join(finals)}" if finals else ""
     length = f"; tokens {points_text(c.length)}" if c.length else ""
     whole = f"; whole methods, which differ in {parts}" if (parts := parts_text(study, c.pair)) else ""
-    name = pair_text(study, c.pair)
-    return f"{name}{where}: {points_text(c.auc)} points in training ({found}){final}{length}{whole}."
+    return (
+        f"{pair_text(study, c.pair)}{where}: {points_text(c.auc)} points in training ({found}){final}{length}{whole}."
+    )
 
 
 def screen(results: StudyResults) -> str:
@@ -141,14 +153,16 @@ def screen(results: StudyResults) -> str:
         return "\n".join([*head, *compared[0], *tail])
     room = LINES - len(head) - len(compared[0]) - len(tail) - 3  # the header, and two lines of notes
     # The headline first, then the arms of the comparison.
-    names = [START, *evaluated_headline(results.study), *_arms_of_first(results)]
+    first = [arm.name for c in _compared(results)[:1] for arm in (c.pair.reference, c.pair.arm)]
+    names = [START, *evaluated_headline(results.study), *first]
     places = {name: place for place, name in reversed([*enumerate(names)])}
     wanted = max(2, min(room, len(places) if len(compared) > 1 else room))
     chosen = sorted(everything, key=lambda row: places.get(row.arm, len(names)))[:wanted]
     more = len(everything) - len(chosen)
-    table = columns([[shortened(name, 44), *numbers] for name, *numbers in cells(results, chosen)], HEADER, "lr")
-    notes = textwrap.wrap(note(results, chosen) + (f" {more} more arms are in the report." if more else ""), WIDTH)
-    lines = [*head, *table, *notes]
+    part = table(results, chosen)
+    cells = [[shortened(name, 44), *numbers] for name, *numbers in part.rows]
+    notes = textwrap.wrap(part.note + f" {more} more arms are in the report." * bool(more), WIDTH)
+    lines = [*head, *columns(cells, part.header, "lr"), *notes]
     for text in compared:
         lines += text if len(lines) + len(text) + len(tail) <= LINES else []
     return "\n".join([*lines, *tail]).replace("\u00a0", " ")

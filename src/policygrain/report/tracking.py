@@ -102,8 +102,6 @@ def log_run(client: MlflowClient, experiment: str, folder: RunFolder, status: st
     """
     from mlflow.entities import Metric, Param, RunTag
 
-    from .samples import first_responses
-
     config = run_config(folder)
     summary = run_summary(folder) if folder.summary.exists() else None
     evaluation = model_evaluation(folder.evaluation) if summary and folder.evaluation.record.exists() else None
@@ -126,6 +124,8 @@ def log_run(client: MlflowClient, experiment: str, folder: RunFolder, status: st
     for begin in range(0, len(steps), size):
         client.log_batch(run_id, metrics=[metric for step in steps[begin : begin + size] for metric in step])
     if evaluation:
+        from .page import first_responses
+
         scores = {record.benchmark: record.accuracy for record in evaluation.records}
         scores["average"] = fmean(scores.values())
         made = int(1000 * folder.evaluation.record.stat().st_mtime)

@@ -14,7 +14,7 @@ from policygrain.merging import merge
 from policygrain.objective import method
 from policygrain.study import load_study, parse_study
 from policygrain.study.comparable import check_comparisons, check_tuning, different_parts, pairs
-from policygrain.study.runs import Arm, run_matrix
+from policygrain.study.runs import run_matrix
 
 from ..support.small import SMALL, small_study, write_study
 
@@ -37,7 +37,7 @@ def test_the_default_study_is_what_it_says(in_root):
     assert all({r.seed for r in matrix.runs if r.arm == arm} >= {0, 1, 2, 3} for arm in matrix.arms)
     assert 50 <= len(matrix.runs) <= 70 and set(matrix.runs) == set(matrix.evaluated)
     (planned,) = (pair for pair in pairs(study) if not pair.whole)
-    assert different_parts(planned.arm.method(study), planned.reference.method(study)) == ["clip"]
+    assert different_parts(planned.arm.method, planned.reference.method) == ["clip"]
 
 
 def test_a_mistake_on_the_command_line_is_one_message(tmp_path, capsys):
@@ -122,7 +122,7 @@ def named(found):
 @pytest.mark.parametrize(("one", "other", "parts"), LIST["different_parts"])
 def test_parts_that_differ(one, other, parts):
     study = experiment({"methods": ["token"]})
-    assert different_parts(Arm(one).method(study), Arm(other).method(study)) == parts
+    assert different_parts(study.method(one), study.method(other)) == parts
 
 
 @pytest.mark.parametrize(("section", "expected"), LIST["pairs"])
@@ -176,7 +176,7 @@ def test_a_paper_study_has_the_published_settings(in_root, name):
     assert study.grader == "math" and study.prompt.chat and "\\boxed{" in study.prompt.template
     assert (settings.engine, study.evaluation.engine) == ("vllm", "vllm")
     for arm in run_matrix(study).arms.values():
-        own, preset = arm.method(study), arm.method_name.split("_lambda")[0].split("_phi")[0]
+        own, preset = arm.method, arm.method_name.split("_lambda")[0].split("_phi")[0]
         assert own.clip == method(preset).clip, f"{arm.name} has its own clip range"
 
 

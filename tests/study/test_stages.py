@@ -72,7 +72,7 @@ def test_a_key_changes_what_it_declares_and_nothing_else(key):
     after = with_values({key: value})
     declared = set().union(*(FILES[artefact] for artefact in decides(KEYS[key]) or []))
     assert changed(REFERENCE, after) == (declared if key != "figures" else set()), "a figure has settings of its own"
-    own, other = (run_settings(study, Arm("mine"), 5) for study in (REFERENCE, after))
+    own, other = (run_settings(study, Arm.of(study, "mine"), 5) for study in (REFERENCE, after))
     assert (own != other) == ("run" in (decides(KEYS[key]) or []))
 
 

@@ -55,7 +55,7 @@ def make_up_run(
 ) -> RunFolder:
     """The records of one run that has ended; ``rows`` are its metrics, the last of them of the final validation."""
     arm, there = run_matrix(study).arms[run.arm], results.run(run.arm, run.seed)
-    updates = arm.training(study).updates_of_batch
+    updates = arm.training.updates_of_batch
     rows = rows or made_up_rows(updates, run.seed)
     steps = len(rows) - 1
     timings = timings or [{"step": s, "total_seconds": 2.0 * (s + 1)} for s in range(steps)]

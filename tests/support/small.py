@@ -46,7 +46,7 @@ def train_small(
 ) -> Path:
     """A run of the real trainer; the study's first arm, or the one called ``arm``."""
     arms = run_matrix(study).arms
-    chosen = next(iter(arms.values())) if arm is None else arms.get(arm) or Arm(arm)
+    chosen = next(iter(arms.values())) if arm is None else arms.get(arm) or Arm.of(study, arm)
     train_run(study, chosen, 0, RunFolder(run_dir), str(start), DataFolder(data), stop)
     return run_dir
 

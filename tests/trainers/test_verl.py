@@ -159,7 +159,7 @@ def test_a_worker_of_verl_trains_with_the_method_of_the_study(name, chat_start, 
     assert mode not in registered, "a worker without the folder must not train with a preset of the same name"
     monkeypatch.setenv(EXPORTED, str(out.rename(tmp_path / "moved")))
     integration.register()
-    assert different_parts(registered[mode], arm_of(study).method(study)) == []
+    assert different_parts(registered[mode], arm_of(study).method) == []
 
 
 # ---- attempts, with a program in place of verl -----------------------------------------------------------------------

@@ -149,7 +149,7 @@ def test_runs_by_trl_are_those_of_the_loop_but_for_rounding(seed, with_trl, root
     folder = StudyFolder(with_trl / "results" / "smoke")
     assert_same_run(folder.run("tepo", seed).path, folder.run(BY_TRL, seed).path)
     ours, other = (load_study(path) for path in (with_trl / SMOKE, root / "studies" / "smoke-trl.yaml"))
-    assert run_settings(ours, run_matrix(ours).arms[BY_TRL], seed) == run_settings(other, Arm("tepo"), seed)
+    assert run_settings(ours, run_matrix(ours).arms[BY_TRL], seed) == run_settings(other, Arm.of(other, "tepo"), seed)
 
 
 @pytest.mark.release

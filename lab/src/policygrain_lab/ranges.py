@@ -33,7 +33,7 @@ def candidates(results: StudyResults) -> dict[str, dict[Range, list[Arm]]]:
         )
     by_ratio: dict[str, dict[Range, list[Arm]]] = {}
     for arm in arms_of(experiment, results.study):
-        method = arm.method(results.study)
+        method = arm.method
         clip = method.clip.settings
         if "low" in clip and "high" in clip:
             arms = by_ratio.setdefault(method.ratio.label, {}).setdefault((clip["low"], clip["high"]), [])
@@ -74,7 +74,7 @@ def _areas(results: StudyResults, arms: list[Arm]) -> dict[str, dict[str, float]
     """Settings of a regime → seed → area under the learning curve, in points."""
     by_regime = {}
     for arm in arms:
-        training, keys = arm.training(results.study), results.study.experiments[EXPERIMENT].vary
+        training, keys = arm.training, results.study.experiments[EXPERIMENT].vary
         regime = ", ".join(f"{key} {getattr(training, key)}" for key in keys)
         by_regime[regime] = {str(seed): round(float(v), 3) for seed, v in measures.auc(results, arm.name).items()}
     return by_regime

@@ -60,7 +60,7 @@ class Work:
 
         If only the metric `kl_initial` needs the reference policy, it scores a quarter of the groups.
         """
-        method, training = arm.method(self.study), arm.training(self.study)
+        method, training = arm.method, arm.training
         response = training.group * min(self.lengths["response"], training.max_tokens)
         draws = min(self.lengths["draws"], method.sampler.max_batches) if method.sampler.dynamic else 1.0
         reference = 1 if "reference" in method.needs else 1 / 4
@@ -70,7 +70,7 @@ class Work:
 
     def run(self, arm: Arm) -> Array:
         """A run: its steps, and validation before the first step, at regular intervals and after the last step."""
-        training = arm.training(self.study)
+        training = arm.training
         problems = self.study.data.validation_size * len(self.study.data.train)
         validation = problems * min(self.lengths["response"], training.max_tokens)
         validations = math.ceil(training.steps / training.validate_every) + 1

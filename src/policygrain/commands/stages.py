@@ -122,10 +122,10 @@ def train(
     if len(seeds) > 1 and run_dir:
         raise UserError("--run-dir: is the folder of one run; leave it out, or name one seed.")
     data, starts = require_problems(folder), {seed: initial_model(study, folder, seed) for seed in seeds}
-    if chosen.training(study).trainer != "verl":  # its own processes take what is visible
+    if chosen.training.trainer != "verl":  # its own processes take what is visible
         read_slurm()
         claim_gpu()
-    with Stop(deadline(time_limit)) as stop, processes(chosen.training(study)):
+    with Stop(deadline(time_limit)) as stop, processes(chosen.training):
         check_ranks(study, len(seeds))
         for seed, start in starts.items():
             run = RunFolder(run_dir) if run_dir else folder.run(chosen.name, seed)
@@ -182,7 +182,7 @@ def find_arm(study: Study, name: str | None) -> Arm:
     known = [*arms, *study.methods, *method_names(), *comparison_names()]
     if name not in known:
         raise UserError(f"--arm: the study has no arm, and there is no method, {name!r}.{did_you_mean(name, known)}")
-    return arms.get(name) or Arm(name)
+    return arms.get(name) or Arm.of(study, name)
 
 
 @command(GROUP)

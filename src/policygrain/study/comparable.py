@@ -48,20 +48,18 @@ def _planned(study: Study) -> Iterator[Pair]:
         for arm in arms_of(experiment, study):
             for one, other in experiment.comparisons:
                 if one == arm.method_name:
-                    yield Pair(name, arm, Arm(other, arm.settings), experiment.margin)
+                    yield Pair(name, arm, Arm.of(study, other, arm.settings), experiment.margin)
 
 
 def _ages(study: Study, matrix: RunMatrix) -> Iterator[Pair]:
     """The reference with and without `off_policy_steps`, with otherwise equal settings: the effect of staleness."""
-    trained = [(arm, arm.training(study)) for arm in matrix.arms.values()]
     for name, experiment in study.experiments.items():
         for arm in arms_of(experiment, study):
-            settings = arm.training(study)
-            if arm.method_name == experiment.reference and settings.off_policy_steps:
-                fresh = settings.model_copy(update={"off_policy_steps": 0})
-                for other, its_settings in trained:
-                    if other.method_name == arm.method_name and its_settings == fresh:
-                        yield Pair(name, arm, other, experiment.margin)
+            if arm.method_name == experiment.reference and arm.training.off_policy_steps:
+                settings = arm.training.model_copy(update={"off_policy_steps": 0})
+                for fresh in matrix.arms.values():
+                    if (fresh.method_name, fresh.training) == (arm.method_name, settings):
+                        yield Pair(name, arm, fresh, experiment.margin)
 
 
 def _whole_methods(study: Study, matrix: RunMatrix) -> Iterator[Pair]:
@@ -70,17 +68,18 @@ def _whole_methods(study: Study, matrix: RunMatrix) -> Iterator[Pair]:
         for arm in () if experiment.comparisons else arms_of(experiment, study):
             base = _trained_base(study, matrix, arm)
             if base is None and name == HEADLINE and arm.method_name != experiment.methods[0]:
-                base = Arm(experiment.methods[0], arm.settings)
+                base = Arm.of(study, experiment.methods[0], arm.settings)
             if base is not None:
                 yield Pair(name, arm, base, whole=True)
 
 
 def _trained_base(study: Study, matrix: RunMatrix, arm: Arm) -> Arm | None:
     """The nearest base that is trained with the settings of ``arm``; None if there is none."""
+    by_method = {other.method_name: other for other in matrix.arms.values() if other.settings == arm.settings}
     name = _base(study, arm.method_name)
-    while name is not None and Arm(name, arm.settings).name not in matrix.arms:
+    while name is not None and name not in by_method:
         name = _base(study, name)
-    return None if name is None else Arm(name, arm.settings)
+    return None if name is None else by_method[name]
 
 
 def _base(study: Study, name: str) -> str | None:
@@ -117,7 +116,7 @@ def check_comparisons(study: Study) -> None:
                 f"or compare nothing {RULE.format(8)}."
             )
     for pair in _planned(study):
-        parts = different_parts(pair.arm.method(study), pair.reference.method(study))
+        parts = different_parts(pair.arm.method, pair.reference.method)
         if len(parts) > 1 and not set(parts) <= RATIO_AND_CLIP:
             raise UserError(
                 f"experiments.{pair.experiment}: {pair.arm.method_name!r} differs from "

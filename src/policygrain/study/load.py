@@ -71,7 +71,7 @@ def _check_arms(study: Study) -> None:
     for name, experiment in study.experiments.items():
         for arm in arms_of(experiment, study):
             try:
-                settings, method = arm.training(study), arm.method(study)
+                settings, method = arm.training, arm.method
             except UserError as error:
                 raise UserError(f"experiments.{name}: {error}") from error
             if method.n_mtp_heads and settings.compute != "float32":

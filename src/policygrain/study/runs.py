@@ -7,7 +7,7 @@ is trained once.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -25,29 +25,28 @@ START = "start"  # the name of the initial models among the arms that are evalua
 
 @dataclass(frozen=True)
 class Arm:
-    """A method with the training settings that differ from those of the study."""
+    """A method with training settings. Arms of one study are equal if their names are."""
 
-    method_name: str
-    settings: tuple[tuple[str, Any], ...] = ()
+    name: str  # in folders, tables and on the command line: `tepo`, `tepo+updates_per_batch=8`
+    method: Method = field(compare=False)
+    training: Training = field(compare=False)
+    settings: tuple[tuple[str, Any], ...] = field(default=(), compare=False)  # those that are not the study's
 
-    @property
-    def name(self) -> str:
-        """The name in folders, tables and on the command line: `tepo`, `tepo+updates_per_batch=8`.
-
-        It has no comma, which separates the wildcards that Snakemake passes to a job.
-        """
-        return "+".join([self.method_name, *(f"{key}={value}" for key, value in self.settings)])
-
-    def training(self, study: Study) -> Training:
-        """The training settings of this arm: those of the study with the arm's changes."""
+    @classmethod
+    def of(cls, study: Study, method_name: str, settings: tuple[tuple[str, Any], ...] = ()) -> Arm:
+        """The arm of a method with changes to the study's training settings. UserError for a wrong name or value."""
+        # No comma, which separates the wildcards that Snakemake passes to a job.
+        name = "+".join([method_name, *(f"{key}={value}" for key, value in settings)])
         try:
-            return Training.model_validate({**study.training.model_dump(), **dict(self.settings)})
+            training = Training.model_validate({**study.training.model_dump(), **dict(settings)})
         except ValidationError as error:
             raise UserError(explained(error, "vary")) from error
+        return cls(name, study.method(method_name), training, settings)
 
-    def method(self, study: Study) -> Method:
-        """The method of this arm."""
-        return study.method(self.method_name)
+    @property
+    def method_name(self) -> str:
+        """The name of the method."""
+        return self.method.name
 
 
 @dataclass(frozen=True, order=True)
@@ -86,7 +85,7 @@ class RunMatrix:
 
 
 def arms_of(experiment: Experiment, study: Study) -> list[Arm]:
-    """The arms of one experiment: every method with every combination of `vary`.
+    """The arms of one experiment: every method with every combination of `vary`. UserError for a wrong one.
 
     Values that equal the study's training settings are not part of an arm's name.
     """
@@ -95,7 +94,7 @@ def arms_of(experiment: Experiment, study: Study) -> list[Arm]:
         for values in itertools.product(*experiment.vary.values()):
             pairs = zip(experiment.vary, values, strict=True)
             changed = tuple((key, value) for key, value in pairs if getattr(study.training, key, None) != value)
-            arms.append(Arm(method_name, changed))
+            arms.append(Arm.of(study, method_name, changed))
     return arms
 
 
@@ -117,5 +116,4 @@ def run_matrix(study: Study) -> RunMatrix:
 
 def methods_of(study: Study) -> list[Method]:
     """The methods that a study defines or trains."""
-    names = [*study.methods, *(arm.method_name for arm in run_matrix(study).arms.values())]
-    return [study.method(name) for name in dict.fromkeys(names)]
+    return list((study.methods | {arm.method.name: arm.method for arm in run_matrix(study).arms.values()}).values())

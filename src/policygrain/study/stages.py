@@ -56,9 +56,9 @@ def stage_settings(study: Study, sources: Mapping[str, str], start: str | None) 
 
 def arm_settings(study: Study, arm: Arm) -> dict[str, Any]:
     """The settings that all runs of an arm depend on directly, with the resolved method."""
-    arm_study = study.model_copy(update={"training": arm.training(study)})
+    arm_study = study.model_copy(update={"training": arm.training})
     without_methods = {key: value for key, value in settings(arm_study, "run").items() if key != "methods"}
-    method = arm.method(study)
+    method = arm.method
     content = {key: value for key, value in method.with_entropies().data().items() if key not in TEXTS}
     code = code_digests(method)
     return {**without_methods, "method": content, **({CODE: code} if code else {})}

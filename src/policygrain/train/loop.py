@@ -56,7 +56,7 @@ def train(
     is checked after each step; to stop, the run is saved and `Stopped` is raised. The caller holds the lock of the run
     directory.
     """
-    method, settings = arm.method(study), arm.training(study)
+    method, settings = arm.method, arm.training
     torch.set_num_threads(settings.threads)
     with device_errors(settings):
         policy = open_policy(start, pinned(study.model), method, settings, seed)
@@ -235,7 +235,7 @@ def open_collector(
     study: Study, arm: Arm, seed: int, policy: ScoredPolicy, start: str, data: DataFolder
 ) -> Iterator[tuple[Collector, list[Problem]]]:
     """Context with what samples and grades a run's rollouts, and its validation problems."""
-    settings, method = arm.training(study), arm.method(study)
+    settings, method = arm.training, arm.method
     problems, validation = read_problems(data.train), read_problems(data.validation)
     with_tests = any(problem.options.tests for problem in [*problems, *validation])
     with open_grader(study.grader, study.extraction, with_tests) as grader:

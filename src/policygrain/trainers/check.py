@@ -49,7 +49,7 @@ TRAINERS = {
         release="1.16",
         installed=lambda: version("trl"),
         setup="run `make setup`, or pip's extra `trl`",
-        check=lambda study, arm: _check_trl(arm.training(study)),
+        check=lambda study, arm: _check_trl(arm.training),
     ),
     "verl": Trainer(
         ".verl",
@@ -64,7 +64,7 @@ LACK_HEADS, VERL = ("trl", "verl"), ("verl",)
 
 def features(study: Study, arm: Arm) -> dict[str, tuple[bool, tuple[str, ...]]]:
     """What not every trainer has → whether an arm asks for it, and the trainers that lack it (docs/trainers.md)."""
-    settings, method = arm.training(study), arm.method(study)
+    settings, method = arm.training, arm.method
     sampler, divides = method.sampler, settings.prompts_per_step % settings.updates_per_batch == 0
     return {
         "parts by turns (in ratio, advantage, aggregation or sampler): a response of a study is one turn, and only "
@@ -111,7 +111,7 @@ def check_trainers(study: Study) -> None:
 def trainer_notes(study: Study) -> list[str]:
     """Notes on effects of a study's trainers that are easily missed."""
     arms = run_matrix(study).arms.values()
-    if not any(arm.training(study).trainer == "verl" and arm.method(study).sampler.dynamic for arm in arms):
+    if not any(arm.training.trainer == "verl" and arm.method.sampler.dynamic for arm in arms):
         return []
     return [
         "training.trainer: with dynamic sampling verl replaces dropped groups by other groups than the loop, so its "
@@ -122,9 +122,9 @@ def trainer_notes(study: Study) -> list[str]:
 
 def check_arm(study: Study, arm: Arm) -> None:
     """UserError if the arm's trainer lacks a feature, is not installed, or cannot run in several processes as here."""
-    settings = arm.training(study)
+    settings = arm.training
     name, trainer = settings.trainer, TRAINERS[settings.trainer]
-    used = {name, *(other.training(study).trainer for other in run_matrix(study).arms.values())}
+    used = {name, *(other.training.trainer for other in run_matrix(study).arms.values())}
     for other in TRAINERS:
         if getattr(settings, other, None) and other not in used:
             raise UserError(f"training.{other}: only trainer: {other} reads it, and training.trainer is {name}.")

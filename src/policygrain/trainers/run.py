@@ -46,14 +46,14 @@ def train_run(
     settings are moved to a subfolder first. All ranks call this with the same arguments, and all of them must see the
     same folders. ``tracked`` opens the context in which rank 0 trains.
     """
-    arm.method(study).check()
+    arm.method.check()
     check_arm(study, arm)
     commit()  # cached here, because the source may change while the run is trained
     on_rank_0(lambda: check_free_space(run.path))
     with run_lock(run.path):
         config, ended = on_rank_0(lambda: begin(study, arm, seed, run, start, data))
         if not ended:
-            train = import_module(TRAINERS[arm.training(study).trainer].module, __package__).train
+            train = import_module(TRAINERS[arm.training.trainer].module, __package__).train
             with tracked() if is_rank_0() else nullcontext():
                 final = train(study, arm, seed, start=start, data=data, run=run, stop=stop)
                 on_rank_0(lambda: _summarise(study, run, config, final))
@@ -86,8 +86,8 @@ def run_config(study: Study, arm: Arm, seed: int, start: str, data: DataFolder) 
         arm=arm.name,
         seed=seed,
         settings=settings,
-        method=arm.method(study).data(),
-        training=arm.training(study).model_dump(mode="json"),
+        method=arm.method.data(),
+        training=arm.training.model_dump(mode="json"),
         inputs=inputs,
     )
 

@@ -59,7 +59,7 @@ def train(
     study: Study, arm: Arm, seed: int, *, start: str, data: DataFolder, run: RunFolder, stop: Stop | None = None
 ) -> FinalMetrics:
     """As `train.loop.train`, with any number of processes, which call this with the same arguments."""
-    method, settings, spec = arm.method(study), arm.training(study), pinned(study.model)
+    method, settings, spec = arm.method, arm.training, pinned(study.model)
     torch.set_num_threads(settings.threads)
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     sharded = is_sharded(settings)

@@ -61,7 +61,7 @@ def train(
     study: Study, arm: Arm, seed: int, *, start: str, data: DataFolder, run: RunFolder, stop: Stop | None = None
 ) -> FinalMetrics:
     """As `train.loop.train`, from verl's newest checkpoint in ``run`` if there is one."""
-    folder, settings = run.verl.resolve(), arm.training(study)
+    folder, settings = run.verl.resolve(), arm.training
     if not final_model(folder, settings.steps).exists():
         if not (torch.cuda.is_available() or "device" in settings.verl.get("trainer", {})):
             raise UserError(
@@ -75,7 +75,7 @@ def train(
         command = [str(verl_python()), "-m", "verl.trainer.main_ppo", "--config-path", str(folder)]
         command += ["--config-name", "verl", *on_several_nodes(variables)]
         run_program("verl", command, folder, folder / "verl.log", variables, stop, lambda: _resumes(folder))
-    return read_back(folder, settings, arm.method(study).sampler.dynamic, run)
+    return read_back(folder, settings, arm.method.sampler.dynamic, run)
 
 
 def on_several_nodes(variables: dict[str, str]) -> list[str]:
@@ -121,7 +121,7 @@ def export(study: Study, arm: Arm, seed: int, start: str, data: DataFolder, out:
 
     UserError if verl's reward function cannot grade the problems.
     """
-    settings, method = arm.training(study), arm.method(study)
+    settings, method = arm.training, arm.method
     problems, validation = read_problems(data.train), read_problems(data.validation)
     if any(problem.options.tests for problem in problems):
         raise UserError(

@@ -43,7 +43,7 @@ def of_study(study: Study, arm: Arm, seed: int, start: str, longest: int = 1, gp
 
     ``start``: folder or hub name of the initial model; ``longest``: of the prompts, in tokens.
     """
-    settings, method = arm.training(study), arm.method(study)
+    settings, method = arm.training, arm.method
     given = settings.model_dump(mode="json")
     compute = "bfloat16" if settings.compute == "auto" else settings.compute  # verl computes on GPUs
     model, actor, rollout = (f"actor_rollout_ref.{part}" for part in ("model", "actor", "rollout"))
@@ -89,7 +89,7 @@ def with_changes(written: dict[str, Any], changes: dict[str, Any]) -> dict[str, 
 
 def check_own(study: Study, arm: Arm) -> None:
     """UserError for a key of `training.verl` that the study or the job decides."""
-    changes = arm.training(study).verl
+    changes = arm.training.verl
     with_changes(of_study(study, arm, 0, study.model.start), changes)
     if changes.get("trainer", {}).get("nnodes", 1) != 1:
         raise UserError(

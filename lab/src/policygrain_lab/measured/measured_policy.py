@@ -169,7 +169,7 @@ def open_measured_policy(
     torch.set_num_threads(study.training.threads)
     chosen = plain(study.method(reference))
     policy = open_policy(start, pinned(study.model), chosen, study.training, seed, fused=False)
-    with open_collector(study, Arm(reference), seed, policy, start, data) as (collector, validation):
+    with open_collector(study, Arm.of(study, reference), seed, policy, start, data) as (collector, validation):
         yield MeasuredPolicy(policy, collector, chosen, validation, seed)
 
 

@@ -20,7 +20,7 @@ from .advantage import Advantage, Grpo
 from .aggregate import Aggregation, TokenMean
 from .clip import Clip, NoClip, Vespo
 from .part import CONFIG, Custom, Need, Part, setting
-from .penalty import EntropySignal, Kl, Penalty
+from .penalty import Penalty
 from .ratio import GroupExpectation, Ratio, TokenRatio
 
 if TYPE_CHECKING:
@@ -173,19 +173,6 @@ class Method:
         """Inputs that the trainer must provide. Imports custom functions."""
         of_anchor: frozenset[Need] = frozenset({"staleness"} if self.anchor == "loglinear" else ())
         return of_anchor.union(*(part.needs for part in self.parts().values()))
-
-    @property
-    def entropy_signal(self) -> EntropySignal:
-        """Signal of falling entropy for TEPO's mask, in the loss or only in the metrics."""
-        return next((part.entropy_signal for part in self.penalties if isinstance(part, Kl)), "auto")
-
-    def with_entropies(self) -> Method:
-        """The method with the entropy signal `measured` for `auto`, for trainers that compute entropies."""
-        measured = [
-            replace(part, entropy_signal="measured") if isinstance(part, Kl) and part.entropy_signal == "auto" else part
-            for part in self.penalties
-        ]
-        return replace(self, penalties=tuple(measured))
 
     @property
     def n_mtp_heads(self) -> int:

@@ -59,7 +59,7 @@ def arm_settings(study: Study, arm: Arm) -> dict[str, Any]:
     arm_study = study.model_copy(update={"training": arm.training})
     without_methods = {key: value for key, value in settings(arm_study, "run").items() if key != "methods"}
     method = arm.method
-    content = {key: value for key, value in method.with_entropies().data().items() if key not in TEXTS}
+    content = {key: value for key, value in method.data().items() if key not in TEXTS}
     code = code_digests(method)
     return {**without_methods, "method": content, **({CODE: code} if code else {})}
 

@@ -1,10 +1,13 @@
-"""Merges a study file, or a method, with its base."""
+"""Reads the YAML of studies and methods, and merges it with that of a base."""
 
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
+
+import yaml
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any], *, replace: Collection[str] = ()) -> dict[str, Any]:
@@ -25,3 +28,25 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any], *, replace: Collec
         same = isinstance(old, Mapping) and value.get("name", old.get("name")) == old.get("name")
         merged[key] = merge(old if isinstance(old, Mapping) and same else {}, value)
     return merged
+
+
+class Loader(yaml.SafeLoader):
+    """YAML loader that refuses repeated keys, of which PyYAML uses the last one, and reads `1e-3` as a number."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """The mapping; ConstructorError names a repeated key and its line."""
+        seen = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key.value!r} occurs more than once", key.start_mark
+                )
+            if isinstance(key.value, str) and key.tag != "tag:yaml.org,2002:merge":
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+# YAML 1.1 requires a point before the exponent and a sign after it.
+Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from ..errors import UserError
+from ..merging import Loader
 from ..objective import Method, Need, method
 from ..objective.penalty import Kl
 
@@ -89,7 +90,7 @@ def warn_sampler(objective: Method, applied: Iterable[str] = ()) -> None:
 def methods_file(path: Path, where: str = "--methods") -> dict[str, Any]:
     """The methods in a YAML file, as under `methods` in a study file. UserError, after ``where``, if it is invalid."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader)
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UserError(f"{where}: {path} cannot be read: {error}") from error
     methods = content.get("methods", content) if isinstance(content, dict) else None

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from .. import left
 from ..errors import UserError, explained
-from ..merging import merge
+from ..merging import Loader, merge
 from .runs import START, arms_of, run_matrix
 from .schema import Study
 from .sections import distinct
@@ -99,31 +99,9 @@ def _check_arms(study: Study) -> None:
         raise UserError(f"methods: {error}, if case is ignored as on some file systems.") from error
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML loader that refuses repeated keys, of which PyYAML uses the last one, and reads `1e-3` as a number."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """The mapping; ConstructorError names a repeated key and its line."""
-        seen = set()
-        for key, _ in node.value:
-            if key.value in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key.value!r} occurs more than once", key.start_mark
-                )
-            if isinstance(key.value, str) and key.tag != "tag:yaml.org,2002:merge":
-                seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
-# YAML 1.1 requires a point before the exponent and a sign after it.
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
-)
-
-
 def _read(path: Path) -> dict[str, Any]:
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        data = yaml.load(path.read_text(encoding="utf-8"), Loader)
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such study file.") from error
     except RecursionError as error:

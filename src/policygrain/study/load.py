@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from .. import left
 from ..errors import UserError, explained
 from ..merging import Loader, merge
-from .runs import START, arms_of, run_matrix
+from .runs import START, Arm, arms_of, run_matrix
 from .schema import Study
 from .sections import distinct
 
@@ -69,34 +69,37 @@ def _check_left(data: Mapping[str, Any]) -> None:
 def _check_arms(study: Study) -> None:
     """UserError for an arm with wrong settings, or with a name that cannot name a folder."""
     for name, experiment in study.experiments.items():
-        for arm in arms_of(experiment, study):
-            try:
-                settings, method = arm.training, arm.method
-            except UserError as error:
-                raise UserError(f"experiments.{name}: {error}") from error
-            if method.n_mtp_heads and settings.compute != "float32":
-                raise UserError(f"experiments.{name}: training.compute: prediction heads need float32.")
-            if method.sampler.corrects and settings.old_log_probs == "engine":
-                raise UserError(
-                    f"experiments.{name}: training.old_log_probs: with engine the corrections of this method (sampler."
-                    "correction_cap, sampler.rejection_high) have nothing to correct; set trainer."
-                )
-            if (invalid := re.search(r"[^A-Za-z0-9_.+=-]", arm.name)) is not None:
-                raise UserError(
-                    f"experiments.{name}.vary: {arm.name!r} contains {invalid[0]!r} and cannot name a folder; only "
-                    "keys whose values are numbers or words can be varied. Write one study per value instead."
-                )
-            if len(arm.name) > LONGEST_ARM:
-                raise UserError(
-                    f"experiments.{name}.vary: {arm.name!r} has {len(arm.name)} characters, too many to name a folder "
-                    f"(at most {LONGEST_ARM}). Vary fewer keys, or write one study per value."
-                )
-            if arm.name == START:
-                raise UserError(f"experiments.{name}.methods: {START!r} is reserved for the initial models.")
+        try:
+            for arm in arms_of(experiment, study):
+                _check_arm(arm)
+        except UserError as error:
+            raise UserError(f"experiments.{name}.{error}") from error
     try:
         distinct([name.lower() for name in run_matrix(study).arms])
     except ValueError as error:
         raise UserError(f"methods: {error}, if case is ignored as on some file systems.") from error
+
+
+def _check_arm(arm: Arm) -> None:
+    if arm.method.n_mtp_heads and arm.training.compute != "float32":
+        raise UserError(f"methods: {arm.name} has prediction heads, which need training.compute: float32.")
+    if arm.method.sampler.corrects and arm.training.old_log_probs == "engine":
+        raise UserError(
+            f"methods: with training.old_log_probs: engine, the corrections of {arm.name} (sampler.correction_cap, "
+            "sampler.rejection_high) have nothing to correct; set trainer."
+        )
+    if (invalid := re.search(r"[^A-Za-z0-9_.+=-]", arm.name)) is not None:
+        raise UserError(
+            f"vary: {arm.name!r} contains {invalid[0]!r} and cannot name a folder; only keys whose values are numbers "
+            "or words can be varied. Write one study per value instead."
+        )
+    if len(arm.name) > LONGEST_ARM:
+        raise UserError(
+            f"vary: {arm.name!r} has {len(arm.name)} characters, too many to name a folder (at most {LONGEST_ARM}). "
+            "Vary fewer keys, or write one study per value."
+        )
+    if arm.name == START:
+        raise UserError(f"methods: {START!r} is reserved for the initial models.")
 
 
 def _read(path: Path) -> dict[str, Any]:

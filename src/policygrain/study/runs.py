@@ -39,9 +39,11 @@ class Arm:
         name = "+".join([method_name, *(f"{key}={value}" for key, value in settings)])
         try:
             training = Training.model_validate({**study.training.model_dump(), **dict(settings)})
+            return cls(name, study.method(method_name), training, settings)
         except ValidationError as error:
             raise UserError(explained(error, "vary")) from error
-        return cls(name, study.method(method_name), training, settings)
+        except UserError as error:
+            raise UserError(f"methods: {error}") from error
 
     @property
     def method_name(self) -> str:

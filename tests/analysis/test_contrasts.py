@@ -156,7 +156,7 @@ def test_the_headline_s_methods_are_compared_as_wholes_and_corrected_apart(tmp_p
     assert {c.pair.reference.method_name for c in found} == {"grpo"} and all(c.pair.whole for c in found)
     assert len(found) == 6, "three methods with two settings each"
     (tepo,) = (c for c in found if c.pair.arm.name == "tepo+updates_per_batch=16")
-    assert tepo.decided and "aggregation" in parts_text(study_of(4), tepo.pair)
+    assert tepo.decided and "aggregation" in parts_text(tepo.pair)
 
 
 @pytest.mark.parametrize("removed", ["*.json*", "summary.json"], ids=["no records", "not ended"])

@@ -82,7 +82,7 @@ def pair_text(study: Study, pair: Pair) -> str:
     one, other, label = pair.arm, pair.reference, labels(study)
     if one.method_name != other.method_name:
         return f"{label(one.method_name)} − {label(other.method_name)}"
-    return f"{label(one.method_name)}: {counted(one.training(study).off_policy_steps, 'step')} old − on-policy"
+    return f"{label(one.method_name)}: {counted(one.training.off_policy_steps, 'step')} old − on-policy"
 
 
 def settings_of(pair: Pair) -> str:
@@ -90,10 +90,9 @@ def settings_of(pair: Pair) -> str:
     return ", ".join(setting_text(key, value) for key, value in pair.arm.settings)
 
 
-def parts_text(study: Study, pair: Pair) -> str:
+def parts_text(pair: Pair) -> str:
     """The parts in which two whole methods differ: `clip, aggregation`; empty for comparisons of one part."""
-    one, other = pair.arm.method(study), pair.reference.method(study)
-    return ", ".join(different_parts(one, other)) if pair.whole else ""
+    return ", ".join(different_parts(pair.arm.method, pair.reference.method)) if pair.whole else ""
 
 
 def points_text(effect: Difference | None) -> str:

@@ -180,7 +180,7 @@ def contrasts(results: StudyResults) -> tuple[pd.DataFrame, list[Part]]:
     study, found = results.study, all_contrasts(results)
     rows, cells = [], []
     for c in found:
-        parts = parts_text(study, c.pair)
+        parts = parts_text(c.pair)
         effects = [points_text(d) for d in (c.auc, c.sampled, c.greedy, c.length)]
         outcome = c.outcome + "; endpoints disagree" * c.disagreement
         name = pair_text(study, c.pair) + f" (whole methods: {parts})" * bool(parts)

@@ -134,7 +134,7 @@ def _sentence(results: StudyResults, c: Contrast) -> str:
     finals = [f"{points_text(d)} {name}" for name, d in (("sampled", c.sampled), ("greedy", c.greedy)) if d]
     final = f"; final accuracy {', '.join(finals)}" if finals else ""
     length = f"; tokens {points_text(c.length)}" if c.length else ""
-    whole = f"; whole methods, which differ in {parts}" if (parts := parts_text(study, c.pair)) else ""
+    whole = f"; whole methods, which differ in {parts}" if (parts := parts_text(c.pair)) else ""
     return (
         f"{pair_text(study, c.pair)}{where}: {points_text(c.auc)} points in training ({found}){final}{length}{whole}."
     )

@@ -38,7 +38,7 @@ SIX = ["grpo", "dapo", "tepo", "mpo", "gspo", "long_name"]
 
 
 def laptop_with(changes: dict[str, Any]) -> Study:
-    content = {"base": "studies/laptop-full.yaml", "name": "six", "seeds": [0, 1]}
+    content = {"base": "lab/research/studies/laptop-full.yaml", "name": "six", "seeds": [0, 1]}
     return parse_study(content | changes, ROOT / "six.yaml")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument
 
@@ -27,6 +27,7 @@ def check(
     vllm: Annotated[bool, option("with --machine: check that vLLM can start", "--vllm")] = False,
     slurm: Annotated[bool, option("check a cluster, from its login node", "--slurm")] = False,
     profile: Annotated[Path, option("Snakemake profile of the cluster")] = Path("slurm/config.yaml"),
+    as_json: Annotated[bool, option("print the arms and their seeds as JSON", "--json")] = False,
 ) -> None:
     """Check a study file, and on request this machine or a cluster, and print how many arms and runs it has."""
     from ..study import load_study
@@ -35,7 +36,7 @@ def check(
     file = study or config or CONFIG
     loaded = load_study(file)
     check_study(loaded)
-    print(counts(loaded), flush=True)
+    print(json.dumps(arms_of(loaded), indent=1) if as_json else counts(loaded), flush=True)
     if machine or slurm:
         from .doctor import check_cluster, check_machine
 
@@ -50,6 +51,18 @@ def counts(study: Study) -> str:
 
     matrix = run_matrix(study)
     return f"{study.name}: {len(matrix.arms)} arms, {len(matrix.runs)} runs, {len(matrix.evaluated)} of them evaluated."
+
+
+def arms_of(study: Study) -> dict[str, Any]:
+    """The study's name, and its arms with their seeds and whether they are evaluated."""
+    from ..study.runs import run_matrix
+
+    matrix = run_matrix(study)
+    arms = {
+        arm: {"seeds": [run.seed for run in runs], "evaluated": arm in matrix.evaluated_arms}
+        for arm, runs in matrix.by_arm().items()
+    }
+    return {"study": study.name, "arms": arms}
 
 
 @command(GROUP)

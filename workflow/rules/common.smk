@@ -64,7 +64,7 @@ RECORDS = [
     *(path for path, run in zip(RUNS, MATRIX.runs) if run not in MATRIX.evaluated),
 ]  # of all runs
 FIGURES = [f"results/{STUDY.name}/figures/{name}{suffix}" for name in STUDY.figures for suffix in SUFFIXES]
-TABLES = [f"results/{STUDY.name}/tables/{name}{suffix}" for name in TABLE_NAMES for suffix in (".csv", ".md")]
+TABLES = [f"results/{STUDY.name}/tables/{name}{suffix}" for name in TABLE_NAMES for suffix in (".csv", ".md", ".tex")]
 
 
 wildcard_constraints:

@@ -1,10 +1,7 @@
 """Whether a study is finished, what is named of damaged results, and that credentials appear nowhere."""
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 
 import pytest
 import yaml
@@ -46,22 +43,14 @@ def test_any_result_that_is_gone_is_noticed(pattern, finished):
         path.write_bytes(content)
 
 
-@pytest.mark.parametrize(
-    ("name", "kept", "says"),
-    [
-        ("metrics.jsonl", 1, r"1 steps of \d+.* remove its folder"),
-        ("metrics.jsonl", None, "is missing.* remove its folder"),
-        ("summary.json", 2, "not JSON"),
-        ("evaluation/records.json", 2, "not JSON"),
-    ],
-)
+@pytest.mark.parametrize(("name", "kept", "says"), CASES["damaged"])
 def test_a_record_that_is_damaged_is_named(name, kept, says, finished, capsys):
-    """Gone, or cut off after its first lines."""
+    """Cut off after its first lines, or gone."""
     path = finished / "runs" / "tepo" / "seed1" / name
-    lines = path.read_text().splitlines(keepends=True)
+    content = b"".join(path.read_bytes().splitlines(keepends=True)[:kept])
     path.unlink()
-    if kept is not None:
-        path.write_text("".join(lines[:kept]))
+    if kept:
+        path.write_bytes(content)
     command = ["report", "--config", str(finished / "study.yaml"), "--results", str(finished), "--screen"]
     assert main(command) == 2
     assert re.search(rf"tepo/seed1/{name}: .*{says}", capsys.readouterr().err)
@@ -69,14 +58,14 @@ def test_a_record_that_is_damaged_is_named(name, kept, says, finished, capsys):
 
 def test_the_first_responses_are_of_a_trained_model_or_else_of_an_initial_one(copied):
     study = StudyResults(copied)
-    for begins in ("runs", "start"):
-        model = "start/seed0" if begins == "start" else study.matrix.evaluated[0].name
+    for begins, model in (("runs", study.matrix.evaluated[0].name), ("start", "start/seed0")):
         (part,) = samples(study)
         assert f" of {model} to each benchmark" in part.note
-        shown = [dict(zip(part.header, row, strict=True)) for row in part.rows]
-        records = study.model_evaluations[model].records
-        written = [evaluated_samples(study.folder.evaluation(model), record).head(EACH) for record in records]
-        assert [row["response"] for row in shown] == [text for rows in written for text in rows["response"]]
+        written = [
+            evaluated_samples(study.folder.evaluation(model), record)["response"].head(EACH)
+            for record in study.model_evaluations[model].records
+        ]
+        assert [row[part.header.index("response")] for row in part.rows] == [text for of in written for text in of]
         for path in copied.glob(f"{begins}/**/records.json"):
             path.unlink()
         study = StudyResults(copied)
@@ -99,36 +88,24 @@ def test_addresses_are_shown_without_credentials(uri, shown):
     assert redacted(uri) == shown
 
 
-def test_a_server_that_is_not_reached_is_named_and_nothing_of_it_is_printed_or_recorded(copied):
-    """Neither in the message nor in a traceback nor in anything that MLflow logs."""
-    StudyFolder(copied).tracking.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "policygrain.cli", "track", "--config", str(copied / "study.yaml")]
-    environment = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "2"}
-    environment |= {**os.environ, "MLFLOW_TRACKING_URI": NOWHERE}
-    done = subprocess.run(
-        [*command, "--results", str(copied)], env=environment, capture_output=True, text=True, check=False, timeout=120
-    )
-    assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert "tracking.uri: MLflow at http://127.0.0.1:9 does not answer" in done.stderr
-    assert SECRET not in done.stdout + done.stderr
-    assert not StudyFolder(copied).tracking.exists()
-
-
-def test_records_and_report_hold_no_credentials(copied, empty_store, root, monkeypatch):
-    """The store is a SQLite file here, whose address has credentials that SQLite ignores."""
-    folder, store = StudyFolder(copied), shutil.copy(empty_store, copied.parent)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{store}?password={SECRET}")
-    assert main(["track", "--config", str(folder.study), "--results", str(copied)]) == 0
-    assert SECRET not in folder.tracking.read_text()
+def test_no_message_record_or_page_holds_credentials(copied, empty_store, root, monkeypatch, capfd):
+    """Of a server that is not reached, and of a SQLite file, whose address may have some that SQLite ignores."""
+    folder, track = StudyFolder(copied), ["track", "--config", str(copied / "study.yaml"), "--results", str(copied)]
+    folder.tracking.unlink(missing_ok=True)
+    for name, value in {"MAX_RETRIES": "0", "TIMEOUT": "2"}.items():
+        monkeypatch.setenv(f"MLFLOW_HTTP_REQUEST_{name}", value)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", NOWHERE)
+    assert main(track) == 2 and not folder.tracking.exists()
+    said = capfd.readouterr()
+    assert "tracking.uri: MLflow at http://127.0.0.1:9 does not answer" in said.err and "Traceback" not in said.err
+    assert SECRET not in said.out + said.err
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{shutil.copy(empty_store, copied.parent)}?password={SECRET}")
+    assert main(track) == 0 and SECRET not in folder.tracking.read_text()
     write_record(folder.tracking, TrackingRecord(uri=redacted(NOWHERE), experiment="1", runs={"tepo": "abc"}))
     write_report(StudyResults(copied), root / "workflow" / "report", folder.report)
     assert SECRET not in folder.report.read_text()
-
-
-def test_a_study_file_with_credentials_is_refused_without_printing_them(copied):
-    """It is copied into results."""
-    path = StudyFolder(copied).study
-    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"tracking": {"uri": NOWHERE}}))
+    # A study file is copied into results.
+    folder.study.write_text(yaml.safe_dump(yaml.safe_load(folder.study.read_text()) | {"tracking": {"uri": NOWHERE}}))
     with pytest.raises(UserError, match="MLFLOW_TRACKING_PASSWORD") as raised:
-        load_study(path)
+        load_study(folder.study)
     assert SECRET not in str(raised.value)

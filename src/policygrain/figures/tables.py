@@ -140,7 +140,7 @@ def ablation(records: StudyResults) -> tuple[pd.DataFrame, list[Part]]:
     arms = list(dict.fromkeys(run.arm for run in records.matrix.evaluated))
     rows = []
     for arm in arms:
-        method = records.matrix.arms[arm].method(records.study)
+        method = records.matrix.arms[arm].method
         clip = {key: value for key, value in method.clip.settings.items() if key in ("low", "high")}
         scores = measures.accuracy(records, arm)
         rows.append(

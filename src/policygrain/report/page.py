@@ -24,11 +24,8 @@ from ..results import StudyResults, evaluated_samples
 from ..text import shortened, unbroken
 from . import overview
 
-FIRST = "benchmarks"  # the figure of the first screen
-EACH = 3  # responses per benchmark that are shown
-LONGEST = 400  # characters of each
+EACH, LONGEST = 3, 400  # responses to each benchmark that are shown, and their characters
 SHOWN = ["benchmark", "id", "problem", "response", "gold", "answer", "outcome", "truncated"]
-VERSIONS = ("python", "torch", "transformers")
 
 
 def write_report(results: StudyResults, captions: Path, out: Path) -> None:
@@ -37,7 +34,7 @@ def write_report(results: StudyResults, captions: Path, out: Path) -> None:
     ``captions`` is a folder with a file NAME.rst per figure and table. UserError if a figure is missing.
     """
     study, evaluated = results.study, overview.rows(results) if results.matrix.evaluated else []
-    names = sorted(study.figures, key=lambda name: name != FIRST)
+    names = sorted(study.figures, key=lambda name: name != "benchmarks")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["unbroken"] = unbroken
     template = environment.from_string((resources.files(__package__) / "page.html").read_text(encoding="utf-8"))
@@ -102,7 +99,7 @@ def provenance(results: StudyResults) -> dict[str, str]:
     values = {
         "commit": [e.commit for e in made],
         "hardware": [e.hardware for e in made],
-        **{name: [e.versions.get(name, "") for e in made] for name in VERSIONS},
+        **{name: [e.versions.get(name, "") for e in made] for name in ("python", "torch", "transformers")},
         "vllm": [version for package, version in evaluated if package.startswith("vllm")],
         "initial models": [f"{start} {s.inputs.start_model}" for s in results.summaries.values()],
     }

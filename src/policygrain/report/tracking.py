@@ -11,7 +11,6 @@ import queue
 import socket
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import resources
@@ -34,8 +33,8 @@ SQLITE = "sqlite:///"
 BATCH = 1000  # metrics of a request, at most
 # Tags of a run: ARM/seedS; the digest of its settings and inputs; and, set last, the digests of the records it has.
 NAME, KEY, COMPLETE = "policygrain.run", "policygrain.key", "policygrain.complete"
-# Seconds between two looks at the files of a run in training, if MLflow answers and if not; and for the last of them.
-# A run that ends before the first look does not import MLflow, which takes as long as training a tiny model.
+# Seconds between two looks at the files of a run in training, at first and at most; and for the last of them. A run
+# that ends before the first does not import MLflow, which takes as long as training a tiny model.
 PAUSE, LONG_PAUSE, LAST = 20.0, 60.0, 5.0
 # Without `workflowType` MLflow would open its view of language-model traces, which is empty.
 RUNS = "/#/experiments/{}/runs?workflowType=machine_learning&compareRunsMode=CHART&viewStateShareKey=policygrain"
@@ -61,12 +60,11 @@ def live(study: Study, results: StudyFolder, run: RunFolder) -> Iterator[None]:
                 status = outcome.get(timeout=pause)
             if status != "RUNNING" and connection is None:  # `track` will log it
                 return
-            began = time.monotonic()
             try:
                 with _named(uri):
                     connection = connection or connect(results, study)
                     log_run(*connection, run, status)
-                pause = PAUSE + 20 * (time.monotonic() - began)
+                pause = min(1.2 * pause, LONG_PAUSE)
             except UserError as error:
                 print(f"policygrain: {error}", file=sys.stderr, flush=True)
                 connection, pause = None, LONG_PAUSE
@@ -82,10 +80,7 @@ def live(study: Study, results: StudyFolder, run: RunFolder) -> Iterator[None]:
 
 
 def track(results: StudyResults) -> TrackingRecord:
-    """Bring MLflow up to date with all runs that have begun; returns the ids of experiment and runs.
-
-    UserError if MLflow does not answer after its client's retries; calling this again continues.
-    """
+    """Bring MLflow up to date with all runs that have begun. UserError if it does not answer after some minutes."""
     uri = tracking_uri(results.folder, results.study)
     with _named(uri):
         client, experiment = connect(results.folder, results.study)
@@ -97,8 +92,7 @@ def track(results: StudyResults) -> TrackingRecord:
 def log_run(client: MlflowClient, experiment: str, folder: RunFolder, status: str | None = None) -> str:
     """Bring a run in MLflow up to date with its files: parameters, new steps, and records when it has ended.
 
-    ``status``: MLflow's, unless the run has ended; None leaves it. Returns the id of the run in MLflow. UserError if
-    its files are damaged.
+    ``status``: MLflow's, unless the run has ended. Returns the id in MLflow. UserError if the files are damaged.
     """
     from mlflow.entities import Metric, Param, RunTag
 
@@ -118,8 +112,7 @@ def log_run(client: MlflowClient, experiment: str, folder: RunFolder, status: st
     if summary:
         tags |= {name: getattr(summary.environment, name) for name in ("commit", "hardware", "engine")}
     client.log_batch(run_id, params=params, tags=[RunTag(name, text) for name, text in tags.items()])
-    logged = int(run.data.metrics.get("step", -1)) + 1
-    steps = _steps(folder, first=logged) if folder.timings.exists() else []
+    steps = _steps(folder)[int(run.data.metrics.get("step", -1)) + 1 :]
     size = BATCH // max(map(len, steps), default=1)  # whole steps: the metric `step` says which are logged
     for begin in range(0, len(steps), size):
         client.log_batch(run_id, metrics=[metric for step in steps[begin : begin + size] for metric in step])
@@ -157,18 +150,19 @@ def _open_run(client: MlflowClient, experiment: str, arm: str, seed: int, key: s
     return chosen or client.create_run(experiment, int(1000 * begun), {NAME: name, KEY: key}, f"{arm} seed {seed}")
 
 
-def _steps(folder: RunFolder, first: int) -> list[list[entities.Metric]]:
-    """The metrics and timings of each step from step ``first`` on, as far as both are written."""
+def _steps(folder: RunFolder) -> list[list[entities.Metric]]:
+    """The metrics and timings of each step, as far as both are written."""
     from mlflow.entities import Metric
 
-    metrics, timings = run_metrics(folder), run_timings(folder)
+    if not folder.timings.exists():
+        return []
+    metrics, timings, steps = run_metrics(folder), run_timings(folder), []
     if folder.summary.exists():  # the final validation has no timings
         timings += [{}] * (len(metrics) - len(timings))
-    written, steps = folder.metrics.stat().st_mtime, []
-    for step, (row, timing) in enumerate([*zip(metrics, timings, strict=False)][first:], start=first):
-        time_of_step = int(1000 * timing.pop("time", written))
-        values = {name: value for name, value in {**row, **timing}.items() if isinstance(value, int | float)}
-        steps.append([Metric(name, value, time_of_step, step) for name, value in values.items()])
+    for row, timing in zip(metrics, timings, strict=False):
+        time = int(1000 * timing.pop("time", folder.metrics.stat().st_mtime))
+        numbers = {name: value for name, value in {**row, **timing}.items() if isinstance(value, int | float)}
+        steps.append([Metric(name, number, time, row["step"]) for name, number in numbers.items()])
     return steps
 
 
@@ -196,10 +190,10 @@ def connect(folder: StudyFolder, study: Study) -> tuple[MlflowClient, str]:
     client = mlflow.MlflowClient(uri)
     experiment = client.get_experiment_by_name(name)
     if experiment is None:
-        # The UI shows charts of runs for this kind of experiment, and traces of language models for the other one.
-        tags = {"mlflow.experimentKind": "custom_model_development"}
         # The view that `RUNS` opens, as MLflow's button "Share" saves it: runs grouped by arm, accuracy first.
-        tags["mlflow.sharedViewState.policygrain"] = (resources.files(__package__) / "mlflow_view.json").read_text()
+        view = (resources.files(__package__) / "mlflow_view.json").read_text()
+        # The UI shows charts of runs for this kind of experiment, and traces of language models for the other one.
+        tags = {"mlflow.experimentKind": "custom_model_development", "mlflow.sharedViewState.policygrain": view}
         try:
             return client, str(client.create_experiment(name, location, tags))
         except mlflow.MlflowException:  # another process may have created it in the meantime
@@ -224,16 +218,13 @@ def _named(uri: str) -> Iterator[None]:
 
 
 def serve(folder: StudyFolder, study: Study, port: int) -> None:
-    """Print the address of the study's runs; a local store is then served until Ctrl-C, by MLflow in this process.
-
-    UserError if the tracking server does not answer, or if the port is in use.
-    """
+    """Print the address of the study's runs; a local store is then served until Ctrl-C, by MLflow in this process."""
     uri = tracking_uri(folder, study)
     with _named(uri):
         _, experiment = connect(folder, study)
     remote = uri.startswith(("http://", "https://"))
     address = redacted(uri).rstrip("/") if remote else f"http://127.0.0.1:{port}"
-    print(f"Runs, also while they are trained: {address}{RUNS.format(experiment)}", flush=True)
+    print(f"Runs in MLflow: {address}{RUNS.format(experiment)}", flush=True)
     if not remote:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:

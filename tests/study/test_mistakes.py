@@ -16,8 +16,7 @@ from policygrain.commands.check import check_study
 from policygrain.errors import UserError
 from policygrain.merging import merge
 from policygrain.study import load_study, parse_study
-from policygrain.study.schema import CHANGES, Study
-from policygrain.study.sections import section_of
+from policygrain.study.schema import CHANGES, Study, section_of
 
 from ..support.files import write_lines
 from ..support.small import SMALL, set_key, write_study

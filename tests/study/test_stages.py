@@ -15,7 +15,7 @@ from policygrain.errors import UserError
 from policygrain.objective.method import TEXTS
 from policygrain.study import Study, load_study, parse_study
 from policygrain.study.runs import Arm
-from policygrain.study.sections import decides, leaves
+from policygrain.study.schema import decides, leaves
 from policygrain.study.stages import run_settings, stage_settings, start_seed, start_seeds
 
 from ..support.small import set_key
@@ -24,7 +24,7 @@ LIST = yaml.safe_load(Path(__file__).with_name("keys.yaml").read_text())
 SOURCES = {"own.jsonl": "a" * 16, "own_test.jsonl": "b" * 16}
 # Keys as they are in the reference. `base` is merged away before a study is read, and the keys of methods are below.
 KEYS = {
-    key.replace("experiments.NAME", "experiments.headline").replace("[]", ".0"): info
+    key.replace("experiments.", "experiments.headline.").replace("benchmarks.", "benchmarks.0."): info
     for key, info in leaves(Study)
     if key not in ("base", "methods")
 }

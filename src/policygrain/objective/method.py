@@ -279,8 +279,9 @@ def _data(name: str, own: Mapping[str, Any], above: tuple[str, ...] = ()) -> dic
     base = changes.get("base", name if name in _presets() else None)
     if not isinstance(base, str | None):
         raise UserError(f"{where}.base: expected the name of a method (got {reprlib.repr(base)}).")
-    if base == name:
-        return _with_clip_name(merge(_data(name, {}, (*above, name)), {**changes, "base": None}))
+    if base == name:  # the preset of this name, whose own base stays
+        below = _data(name, {}, (*above, name))
+        return _with_clip_name(merge(below, {**changes, "base": below.get("base")}))
     below = {} if base is None else _data(base, own, (*above, name))
     return _with_clip_name(merge({key: value for key, value in below.items() if key not in TEXTS}, changes))
 

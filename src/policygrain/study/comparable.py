@@ -15,7 +15,6 @@ from .stages import start_seeds
 if TYPE_CHECKING:
     from ..objective import Method
 
-FAMILIES = ("tepo", "mpo")  # presets whose published variants are named after them
 HEADLINE = "headline"  # the experiment whose methods are compared as wholes
 RULE = "(rule {} of docs/statistics.md)"
 # Settings that change the number of optimizer steps, responses or prompts of a run.
@@ -76,18 +75,10 @@ def _whole_methods(study: Study, matrix: RunMatrix) -> Iterator[Pair]:
 def _trained_base(study: Study, matrix: RunMatrix, arm: Arm) -> Arm | None:
     """The nearest base that is trained with the settings of ``arm``; None if there is none."""
     by_method = {other.method_name: other for other in matrix.arms.values() if other.settings == arm.settings}
-    name = _base(study, arm.method_name)
+    name = arm.method.base
     while name is not None and name not in by_method:
-        name = _base(study, name)
+        name = study.method(name).base
     return None if name is None else by_method[name]
-
-
-def _base(study: Study, name: str) -> str | None:
-    """The `base` of a method of the study; of a preset named `tepo_…` or `mpo_…`, TEPO or MPO."""
-    if name in study.methods and (base := study.methods[name].base) is not None:
-        return base
-    family, _, variant = name.partition("_")
-    return family if variant and family in FAMILIES else None
 
 
 def different_parts(one: Method, other: Method) -> list[str]:

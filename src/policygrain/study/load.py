@@ -17,8 +17,7 @@ from .. import left
 from ..errors import UserError, explained
 from ..merging import Loader, merge
 from .runs import START, Arm, arms_of, run_matrix
-from .schema import Study
-from .sections import distinct
+from .schema import Study, distinct
 
 LONGEST_ARM = 150  # characters; folder names, with what is added to an arm's name, have at most 255 bytes
 

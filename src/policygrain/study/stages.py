@@ -19,8 +19,7 @@ from .. import digests
 from ..objective import Method
 from ..objective.method import TEXTS
 from .runs import Arm, methods_of, run_matrix
-from .schema import Study
-from .sections import Artefact, decides, leaves
+from .schema import Artefact, Study, decides, leaves
 
 CODE = "code"  # a setting of runs: custom function → digest of its file
 # Increased with a change of the program after which results of a stage differ, so that it runs again.

@@ -11,7 +11,6 @@ from policygrain.cli import main
 from policygrain.data.sets import SETS, sampling_of
 from policygrain.errors import UserError
 from policygrain.merging import merge
-from policygrain.objective import method
 from policygrain.study import load_study, parse_study
 from policygrain.study.comparable import check_comparisons, check_tuning, different_parts, pairs
 from policygrain.study.runs import run_matrix
@@ -160,27 +159,7 @@ def test_settings_are_chosen_on_problems_seeds_and_start_models_that_judge_nothi
         check_tuning(study)
 
 
-papers = pytest.mark.parametrize("name", ["tepo-qwen2.5-7b", "tepo-qwen2.5-math-1.5b", "mpo-r1-distill-1.5b"])
-
-
-@papers
-def test_a_paper_study_has_the_published_settings(in_root, name):
-    study = load_study(f"studies/{name}.yaml")
-    settings = study.training
-    assert (settings.prompts_per_step, settings.group, settings.learning_rate) == (256, 8, 5e-7)
-    assert settings.prompts_per_step / settings.updates_per_batch == 32
-    assert settings.steps * settings.updates_per_batch == 2400
-    # Computation in bfloat16, weights in float32: a step of 5e-7 would be rounded away in bfloat16.
-    assert study.model.dtype == "float32" and settings.compute == "bfloat16"
-    assert settings.trainer == "trl" and settings.trl == {"fsdp": True}
-    assert study.grader == "math" and study.prompt.chat and "\\boxed{" in study.prompt.template
-    assert (settings.engine, study.evaluation.engine) == ("vllm", "vllm")
-    for arm in run_matrix(study).arms.values():
-        own, preset = arm.method, arm.method_name.split("_lambda")[0].split("_phi")[0]
-        assert own.clip == method(preset).clip, f"{arm.name} has its own clip range"
-
-
-@papers
+@pytest.mark.parametrize("name", ["tepo-qwen2.5-7b", "tepo-qwen2.5-math-1.5b", "mpo-r1-distill-1.5b"])
 def test_the_benchmarks_of_a_paper_study_have_their_registered_sampling(in_root, name):
     study = load_study(f"studies/{name}.yaml")
     assert [SETS[source].n for source in study.data.train] == [None]

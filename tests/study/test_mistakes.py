@@ -151,11 +151,3 @@ def test_deep_lines_of_problems_are_refused_with_their_number(problems, capsys):
     ):
         assert main(command) == 2
         assert re.search(r"deep\.jsonl, line 1: ", capsys.readouterr().err), command
-
-
-def test_check_takes_the_study_as_plan_does(in_root, capsys):
-    for command in (["check", "studies/smoke.yaml"], ["check", "--config", "studies/smoke.yaml"]):
-        assert main(command) == 0
-        assert capsys.readouterr().out.startswith("smoke: 4 arms, 8 runs")
-    assert main(["check"]) == 0
-    assert capsys.readouterr().out.startswith("laptop: ")

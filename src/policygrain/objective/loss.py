@@ -65,8 +65,8 @@ def policy_loss(method: Method, batch: TokenBatch) -> LossOutput:
     policy = -(weights * value).sum()
     penalty = sum(((weights * p(batch)).sum() for p in method.penalties), start=torch.zeros_like(policy))
     with torch.no_grad():
-        signal = next((part.entropy_signal for part in method.penalties if isinstance(part, Kl)), "auto")
-        metrics = _metrics(batch, r, surrogate, weights, signal)
+        signals: list[EntropySignal] = [part.entropy_signal for part in method.penalties if isinstance(part, Kl)]
+        metrics = _metrics(batch, r, surrogate, weights, signals[0] if signals else "auto")
         metrics |= masked | {
             "policy_loss": policy.detach(),
             "penalty": penalty.detach(),

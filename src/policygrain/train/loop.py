@@ -30,11 +30,10 @@ from ..provenance import seed_of
 from ..records import FinalMetrics, MtpHeadsRecord, write_record
 from ..study.runs import Arm
 from ..study.schema import Study, Training
-from . import checkpoint
 from .batch import Batch, check_mismatch, minibatches_of_step, reads_engine, score
+from .checkpoint import Writer, append, flush_logs, load_newest, resume_logs
 from .policy import Policy, ScoredPolicy, open_policy, update
 from .ranks import gather, is_rank_0, on_rank_0
-from .records import append, flush_logs, resume_logs
 from .rollouts import Collector, PromptStream, prompt_stream
 from .stopping import Stop
 
@@ -67,8 +66,8 @@ def train(
 def train_policy(run: Run, policy: Policy) -> FinalMetrics:
     """Train from the newest checkpoint, if there is one, to the last step, and save the final model."""
     method, settings, folder = run.method, run.settings, run.folder
-    saved = checkpoint.load_newest(folder.checkpoints, policy.parts)
-    with run.started(saved) as state, checkpoint.Writer(folder.checkpoints) as checkpoints:
+    saved = load_newest(folder.checkpoints, policy.parts)
+    with run.started(saved) as state, Writer(folder.checkpoints) as checkpoints:
         if policy.heads is not None and saved is None:
             warm_up_heads(policy, method, run.collector, folder)
         for step in range(state.step, settings.steps):
@@ -110,26 +109,25 @@ class State:
         return {f"total_{name}": self.totals[name] for name in ("updates", "tokens", "samples")}
 
 
+@dataclass
 class Run:
     """What the steps of a run need, and its state. Under a process group all ranks call its methods together."""
 
-    def __init__(
-        self,
-        policy: ScoredPolicy,
-        method: Method,
-        collector: Collector,
-        validation: list[Problem],
-        folder: RunFolder,
-        stop: Stop | None = None,
-    ) -> None:
-        self.policy, self.method, self.collector, self.folder, self.stop = policy, method, collector, folder, stop
-        self.settings, self.validation = collector.settings, validation
-        no_updates_yet()
+    policy: ScoredPolicy
+    method: Method
+    collector: Collector
+    validation: list[Problem]
+    folder: RunFolder
+    stop: Stop | None = None
+
+    def __post_init__(self) -> None:
+        self.settings = self.collector.settings
 
     @contextmanager
     def started(self, saved: Mapping[str, Any] | None) -> Iterator[State]:
         """Context of the steps from the state in a checkpoint on, or from the first one, with records and progress."""
         settings, path, compute = self.settings, self.folder.path, compute_name(self.policy.model)
+        no_updates_yet()
         self.state = state = State(**saved) if saved is not None else State(compute=compute)
         state.waiting = [(batch and batch.to(device()), metrics) for batch, metrics in state.waiting]
         if state.compute != compute:  # `auto` depends on the machine

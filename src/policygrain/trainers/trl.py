@@ -35,11 +35,10 @@ from ..model.loading import has_adapter, load_adapter
 from ..model.scoring import TokenScores
 from ..objective.loss import merge_metrics
 from ..train.batch import Batch, width_of
-from ..train.checkpoint import explained, finish, load_state, make_room, newest_complete, save_state
+from ..train.checkpoint import explained, finish, flush_logs, load_state, make_room, newest_complete, save_state
 from ..train.loop import Run, failed_batch_saved, open_collector
 from ..train.policy import ScoredPolicy, check_step, make_optimizer, on_device, open_models, step_context
 from ..train.ranks import gather, is_rank_0, on_rank_0, ranks, sum_over_ranks
-from ..train.records import flush_logs
 from .check import TRL
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from ..model.loading import load_tokenizer
 from ..records import FinalMetrics
 from ..text import some
 from ..train.batch import minibatches_of_step
-from ..train.records import line
+from ..train.checkpoint import line
 from ..train.rollouts import prompt_stream, response_seeds
 from .launch import RAY_ADDRESS
 from .program import run_program

@@ -16,7 +16,7 @@ from policygrain.commands.check import check_study
 from policygrain.errors import UserError
 from policygrain.merging import merge
 from policygrain.study import load_study, parse_study
-from policygrain.study.schema import CHANGES, Study, section_of
+from policygrain.study.schema import Study, method_changes, section_of
 
 from ..support.files import write_lines
 from ..support.small import SMALL, set_key, write_study
@@ -97,7 +97,7 @@ def test_a_message_says_what_is_wrong_and_what_is_meant(changes, says, in_root):
 def keys(section: type[BaseModel] = Study, prefix: str = "") -> Iterator[str]:
     for name, field in section.model_fields.items():
         yield f"{prefix}{name}"
-        inside = CHANGES if f"{prefix}{name}" == "methods" else section_of(field.annotation)
+        inside = method_changes() if f"{prefix}{name}" == "methods" else section_of(field.annotation)
         if inside is not None:
             yield from keys(inside, f"{prefix}{name}.")
 

@@ -18,6 +18,8 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetJsonSchemaHandler,
+    TypeAdapter,
     create_model,
     field_serializer,
     model_validator,
@@ -540,8 +542,8 @@ class OwnPart(BaseModel):
     name: str = Field(pattern=":", description="package.module:function")
 
 
-def _changes() -> Any:
-    """What a study file may say of a method, for the JSON schema: parts by their names, or with parameters."""
+def method_changes() -> type[BaseModel]:
+    """What a study file may say of a method: parts by their names, or with parameters."""
     keys: dict[str, Any] = {}
     types = get_type_hints(Method)
     for field in dataclasses.fields(Method):
@@ -554,7 +556,12 @@ def _changes() -> Any:
     return create_model("MethodChanges", __config__=ConfigDict(extra="forbid"), **keys)
 
 
-CHANGES = _changes()
+class _Written:
+    """The JSON schema of the key `methods`, made when it is asked for: a process that trains does not."""
+
+    def __get_pydantic_json_schema__(self, _: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        changes: Any = dict[Name, method_changes()]  # type: ignore[misc]
+        return handler(TypeAdapter(changes).core_schema)
 
 
 def _finished(methods: Any) -> Any:
@@ -595,8 +602,8 @@ class Study(Section):
         "<answer>…</answer>; qwen_math: as the evaluation code of Qwen2.5-Math, which the published tables used",
     )
     training: Training = Field(Training(), description="the training loop")
-    methods: Annotated[dict[Name, Method], BeforeValidator(_finished, json_schema_input_type=dict[Name, CHANGES])] = (
-        key("run", {}, "new methods, each with the method (`base`) that it changes, and changes to presets")
+    methods: Annotated[dict[Name, Method], BeforeValidator(_finished), _Written()] = key(
+        "run", {}, "new methods, each with the method (`base`) that it changes, and changes to presets"
     )
     experiments: dict[Name, Experiment] = Field(
         min_length=1, description="experiments by name: methods × settings × seeds"

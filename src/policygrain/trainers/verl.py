@@ -135,7 +135,7 @@ def export(study: Study, arm: Arm, seed: int, start: str, data: DataFolder, out:
     agent = {"name": "seeded", "_target_": f"{VERL_PAIRED}.SeededAgentLoop"}
     for name, content in {
         "verl.yaml": nested(keys),
-        METHODS_FILE: {registered_name(method): method.data()},
+        METHODS_FILE: {registered_name(method): {**method.data(), "base": None}},  # complete without its base
         "agent.yaml": [agent],
     }.items():
         atomic_text(out / name, yaml.safe_dump(content, sort_keys=False))

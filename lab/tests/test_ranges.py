@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,7 @@ def test_a_study_without_candidates_is_refused(tmp_path: Path) -> None:
 
 def test_candidates_have_the_same_seeds_and_different_ranges(tmp_path: Path) -> None:
     found = study_of(tmp_path, {}, token=ALL)
-    same = found.study.methods | {"token_wide": found.study.methods["token_narrow"]}
+    same = found.study.methods | {"token_wide": replace(found.study.methods["token_narrow"], name="token_wide")}
     twice = StudyResults(tmp_path, found.study.model_copy(update={"methods": same}))
     with pytest.raises(UserError, match=r"token_narrow and token_wide have the same ratio and range"):
         choose_ranges(twice)

@@ -8,8 +8,9 @@ import pytest
 from policygrain.analysis import measures
 from policygrain.analysis.contrasts import contrasts
 from policygrain.analysis.statistics import student
-from policygrain.figures.catalogue import FIGURES, shown_in
+from policygrain.figures.catalogue import FIGURES
 from policygrain.figures.labels import parts_text
+from policygrain.figures.shown import shown_by
 from policygrain.paths import START
 from policygrain.report.overview import comparisons
 from policygrain.results import StudyResults
@@ -74,7 +75,7 @@ def test_seeds_that_share_an_initial_model_count_once(tmp_path):
     gain = measures.accuracy_difference(results, "tepo", START)
     assert (gain.n, gain.unit) == (2, "initial models"), "of four final models over two initial ones"
     assert (measures.accuracy_difference(results, "tepo", "grpo").n, len(results.scores("tepo", "count"))) == (2, 2)
-    panel, *_ = FIGURES["convergence"].draw(results, shown_in(results.study, "convergence")).axes
+    panel, *_ = FIGURES["convergence"].draw(results, shown_by("convergence", results.study)).axes
     assert max(len(line.get_xdata()) for line in panel.lines if line.get_linestyle() == "None") == 2
 
 

@@ -18,9 +18,10 @@ from matplotlib.text import Text
 
 from policygrain.cli import main
 from policygrain.errors import NoResults, UserError
-from policygrain.figures import SUFFIXES, catalogue
-from policygrain.figures.catalogue import FIGURES, check_figures, draw, shown_in
+from policygrain.figures import SUFFIXES
+from policygrain.figures.catalogue import FIGURES, draw
 from policygrain.figures.labels import labels, name_of
+from policygrain.figures.shown import check_figures, headline, shown_by
 from policygrain.figures.style import looks, save
 from policygrain.files import read_json
 from policygrain.merging import merge
@@ -49,7 +50,7 @@ def six(tmp_path_factory):
 
 
 def figure(name: str, results: StudyResults) -> Figure:
-    return FIGURES[name].draw(results, shown_in(results.study, name))
+    return FIGURES[name].draw(results, shown_by(name, results.study))
 
 
 def cut_off(figure: Figure) -> list[str]:
@@ -214,7 +215,7 @@ def test_a_sweep_shows_final_accuracy_by_value(tmp_path):
 
 def test_headline_figures_show_the_study_s_own_updates_and_labels_of_arms_read_well(tmp_path):
     results = made(tmp_path, {})
-    assert catalogue.headline(results.study) == ["grpo", "dapo", "tepo"]
+    assert headline(results.study) == ["grpo", "dapo", "tepo"]
     assert texts(figure("clip_ratio", results).legends[0].get_texts()) == ["GRPO", "DAPO", "TEPO"]
     label = labels(results.study)
     assert label("tepo+updates_per_batch=16") == "TEPO, 16 updates"

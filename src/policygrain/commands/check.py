@@ -10,7 +10,7 @@ from ..data.families import FAMILIES, families_to_demonstrate, generate
 from ..data.sets import sampling_of
 from ..data.sources import check_ids, check_sources, load
 from ..errors import UserError
-from ..figures.catalogue import check_figures
+from ..figures.shown import check_figures
 from ..files import read_json
 from ..grading.sandbox import isolation
 from ..hub import config_of

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,17 +13,15 @@ from matplotlib.ticker import MaxNLocator
 
 from ..analysis import accuracy, measures
 from ..analysis.statistics import Interval, median, over_seeds
-from ..data.sets import sampling_of
 from ..errors import NoResults, UserError, did_you_mean
 from ..evaluate.scores import pass_at_k as unbiased
 from ..evaluate.scores import powers_of_two
 from ..initial_models import by_unit
 from ..paths import START
 from ..results import StudyResults
-from ..study import Study
-from ..study.runs import arms_of, run_matrix
 from . import TABLES, tables
 from .labels import labels, name_of
+from .shown import evaluated_headline, shown_by
 from .style import (
     COLUMN,
     PLAIN,
@@ -42,39 +39,24 @@ from .style import (
 
 
 class Kind(NamedTuple):
-    """A figure."""
+    """A figure: its title in reports, and its function of results and of what it shows."""
 
+    title: str
     draw: Callable[[StudyResults, Any], Figure]
-    title: str  # in reports
-    needs: str  # what a study must have, in words
-    shows: Callable[[Study], Any]  # its arms, benchmarks or sweeps in the figure; empty if it has none
 
 
 FIGURES: dict[str, Kind] = {}
 Drawing = Callable[[StudyResults, Any], Figure]
 
 
-def figure(title: str, needs: str, shows: Callable[[Study], Any]) -> Callable[[Drawing], Drawing]:
-    """Register a function as the figure of its name. It gets the results and what ``shows`` finds in the study."""
+def figure(title: str) -> Callable[[Drawing], Drawing]:
+    """Register a function as the figure of its name."""
 
     def register(draw: Drawing) -> Drawing:
-        FIGURES[draw.__name__] = Kind(draw, title, needs, shows)
+        FIGURES[draw.__name__] = Kind(title, draw)
         return draw
 
     return register
-
-
-def check_figures(study: Study) -> None:
-    """UserError for the first figure that cannot be drawn from the runs of the study."""
-    for name in study.figures:
-        shown_in(study, name)
-
-
-def shown_in(study: Study, name: str) -> Any:
-    """What the figure ``name`` shows of the study. UserError if that is nothing."""
-    if not (shown := FIGURES[name].shows(study)):
-        raise UserError(f"figures: {name!r} needs {FIGURES[name].needs}.")
-    return shown
 
 
 def draw(name: str, results: StudyResults, out: Path | None = None) -> None:
@@ -85,58 +67,9 @@ def draw(name: str, results: StudyResults, out: Path | None = None) -> None:
     if name in TABLES:
         tables.write(name, results, out or results.folder.table(name))
     elif name in FIGURES:
-        save(FIGURES[name].draw(results, shown_in(results.study, name)), out or results.folder.figure(name))
+        save(FIGURES[name].draw(results, shown_by(name, results.study)), out or results.folder.figure(name))
     else:
         raise UserError(f"there is no figure or table {name!r}.{did_you_mean(name, (*FIGURES, *TABLES))}")
-
-
-# ---- what figures show; empty where a study has none -----------------------------------------------------------------
-
-# TEPO and its variants with other regularisers of entropy; methods with each ratio, and one without a ratio.
-ENTROPY_ARMS = ("tepo", "tepo_v1", "tepo_max_entropy", "tepo_full_kl")
-RATIO_ARMS = ("token", "block", "sequence", "prefix", "tepo_v1", "prefix_is", "reinforce")
-ARMS = "at least 2 of these methods in experiments: {}"
-
-
-def headline(study: Study) -> list[str]:
-    """The headline's arms with the study's own training settings; if there are none, all arms of the headline."""
-    experiment = study.experiments.get("headline")
-    arms = [arm.name for arm in arms_of(experiment, study)] if experiment else []
-    return [arm for arm in arms if "+" not in arm] or arms
-
-
-def evaluated_headline(study: Study) -> list[str]:
-    """The arms of the headline, if their final models are evaluated."""
-    return headline(study) if "headline" in study.experiments and study.experiments["headline"].evaluate else []
-
-
-def beside_grpo(study: Study) -> list[str]:
-    """The other arms of a headline with GRPO."""
-    arms = headline(study)
-    return [arm for arm in arms if arm != "grpo"] if "grpo" in arms else []
-
-
-def at_least_two(names: Iterable[str], study: Study) -> list[str]:
-    """The items of ``names`` that are arms of the study; empty if there are fewer than two."""
-    there = [name for name in names if name in run_matrix(study).arms]
-    return there if len(there) > 1 else []
-
-
-def sampled_benchmarks(study: Study) -> list[str]:
-    """Benchmarks with several responses per problem."""
-    return [b.name for b in study.evaluation.benchmarks if sampling_of(study, b).n > 1]
-
-
-def sweeps(study: Study) -> Mapping[str, Mapping[str, float]]:
-    """The sweeps of the study. UserError for a method whose final models are not evaluated, and for equal values."""
-    evaluated = run_matrix(study).evaluated_arms
-    for parameter, values in study.sweeps.items():
-        if unknown := [arm for arm in values if arm not in evaluated]:
-            hint = did_you_mean(unknown[0], evaluated)
-            raise UserError(f"sweeps.{parameter}: {unknown[0]!r} is in no experiment that is evaluated.{hint}")
-        if len({*values.values()}) < len(values):
-            raise UserError(f"sweeps.{parameter}: two methods have the same value.")
-    return study.sweeps
 
 
 # ---- accuracy of final models ----------------------------------------------------------------------------------------
@@ -147,11 +80,7 @@ def _percent(results: StudyResults, arm: str, *names: str) -> Interval:
     return accuracy([results.scores(arm, b) for b in names]).interval.map(lambda share: 100 * share)
 
 
-@figure(
-    "Accuracy of the initial model and the headline methods, by benchmark and on average (after TEPO's figure 1)",
-    "an experiment named 'headline' that is evaluated",
-    evaluated_headline,
-)
+@figure("Accuracy of the initial model and the headline methods, by benchmark and on average (after TEPO's figure 1)")
 def benchmarks(results: StudyResults, shown: Sequence[str]) -> Figure:
     """Points per benchmark with 95% intervals over training seeds, of the initial model over initial models."""
     arms, names, arm_looks = [START, *shown], [*results.benchmarks, "average"], looks(results.study)
@@ -178,11 +107,7 @@ def benchmarks(results: StudyResults, shown: Sequence[str]) -> Figure:
     return figure
 
 
-@figure(
-    "Accuracy of the final models by a parameter of the method",
-    "`sweeps`: each a parameter, in it evaluated methods with its values",
-    sweeps,
-)
+@figure("Accuracy of the final models by a parameter of the method")
 def sweep(results: StudyResults, shown: Mapping[str, Mapping[str, float]]) -> Figure:
     """A panel per parameter: means with 95% intervals over training seeds, and seeds as small marks."""
     figure, grid = panels(len(shown), 2, (COLUMN if len(shown) == 1 else WIDE, 2.2))
@@ -201,11 +126,7 @@ def sweep(results: StudyResults, shown: Mapping[str, Mapping[str, float]]) -> Fi
     return figure
 
 
-@figure(
-    "pass@k of the initial model and the headline methods, by the unbiased estimator",
-    "a benchmark with several responses per problem; set `sampling: {n: 8, temperature: 1.0}`",
-    sampled_benchmarks,
-)
+@figure("pass@k of the initial model and the headline methods, by the unbiased estimator")
 def pass_at_k(results: StudyResults, shown: Sequence[str]) -> Figure:
     """A panel per benchmark with several responses per problem; 95% intervals over seeds and problems."""
     responses = results.evaluations.drop_duplicates("benchmark").set_index("benchmark")["n"]
@@ -254,11 +175,7 @@ ENTROPY = Panel("entropy_old", "entropy (nats per token)")
 SAMPLED = Panel("sampled_accuracy", "accuracy of samples (%)", scale=100, most=100)
 
 
-@figure(
-    "Accuracy, gradient norm, entropy and response length during training (after TEPO's figure 3)",
-    "an experiment named 'headline'",
-    headline,
-)
+@figure("Accuracy, gradient norm, entropy and response length during training (after TEPO's figure 3)")
 def dynamics(results: StudyResults, shown: Sequence[str]) -> Figure:
     """Validation is on the same problems for all arms, so it is not smoothed."""
     validation = Panel("validation_accuracy", "validation accuracy (%)", scale=100, smooth=1, most=100)
@@ -266,11 +183,7 @@ def dynamics(results: StudyResults, shown: Sequence[str]) -> Figure:
     return _by_step(results, shown, (validation, GRADIENT_NORM, ENTROPY, length), 2, (WIDE, 2.0))
 
 
-@figure(
-    "Clip fraction by step, below and above the range (after TEPO's figure 2)",
-    "an experiment named 'headline'",
-    headline,
-)
+@figure("Clip fraction by step, below and above the range (after TEPO's figure 2)")
 def clip_ratio(results: StudyResults, shown: Sequence[str]) -> Figure:
     """Share of response tokens whose gradient is 0 because of the clip.
 
@@ -284,21 +197,13 @@ def clip_ratio(results: StudyResults, shown: Sequence[str]) -> Figure:
     return figure
 
 
-@figure(
-    "Entropy and accuracy of TEPO, with its penalty, an entropy bonus or KL on all tokens (after TEPO's figure 4)",
-    ARMS.format(", ".join(ENTROPY_ARMS)),
-    partial(at_least_two, ENTROPY_ARMS),
-)
+@figure("Entropy and accuracy of TEPO, with its penalty, an entropy bonus or KL on all tokens (after TEPO's figure 4)")
 def entropy_regularisation(results: StudyResults, shown: Sequence[str]) -> Figure:
     """Of samples, not of validation."""
     return _by_step(results, shown, (ENTROPY, SAMPLED), 2, (WIDE * 0.8, 2.2))
 
 
-@figure(
-    "Importance-sampling levels with the same sparse reward, and training without a ratio (after TEPO's figure 5)",
-    ARMS.format(", ".join(RATIO_ARMS)),
-    partial(at_least_two, RATIO_ARMS),
-)
+@figure("Importance-sampling levels with the same sparse reward, and training without a ratio (after TEPO's figure 5)")
 def importance_sampling(results: StudyResults, shown: Sequence[str]) -> Figure:
     """The arms differ only in the ratio and its clip range."""
     share = Panel("effective_sample_share", "effective sample share", most=1)
@@ -363,11 +268,7 @@ COST_TICKS = {2.0**k: f"{2**k}" if k >= 0 else {-1: "½", -2: "¼", -3: "⅛"}[k
 NEVER = 60.0  # log2 of a ratio that counts as infinite
 
 
-@figure(
-    "The cost of each method to reach the final accuracy of GRPO, relative to GRPO",
-    "grpo and another method in the experiment 'headline'",
-    beside_grpo,
-)
+@figure("The cost of each method to reach the final accuracy of GRPO, relative to GRPO")
 def convergence(results: StudyResults, shown: Sequence[str]) -> Figure:
     """A panel per cost: ratio to GRPO by seed or initial model, median with 95% interval; dashed line: half.
 

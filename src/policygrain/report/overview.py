@@ -10,8 +10,8 @@ from ..analysis import Estimate, accuracy, measures
 from ..analysis.contrasts import Contrast, contrasts
 from ..errors import UserError
 from ..figures import SUFFIXES, TABLES
-from ..figures.catalogue import evaluated_headline
 from ..figures.labels import name_of, pair_text, parts_text, points_text, settings_of
+from ..figures.shown import evaluated_headline
 from ..figures.tables import Part
 from ..paths import START
 from ..results import StudyResults, run_metrics

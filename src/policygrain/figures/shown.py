@@ -1,0 +1,89 @@
+"""What each figure shows of a study: arms, benchmarks or sweeps. `check` asks before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from ..data.sets import sampling_of
+from ..errors import UserError, did_you_mean
+from ..study import Study
+from ..study.runs import arms_of, run_matrix
+
+# TEPO and its variants with other regularisers of entropy; methods with each ratio, and one without a ratio.
+ENTROPY_ARMS = ("tepo", "tepo_v1", "tepo_max_entropy", "tepo_full_kl")
+RATIO_ARMS = ("token", "block", "sequence", "prefix", "tepo_v1", "prefix_is", "reinforce")
+
+
+def headline(study: Study) -> list[str]:
+    """The headline's arms with the study's own training settings; if there are none, all arms of the headline."""
+    experiment = study.experiments.get("headline")
+    arms = [arm.name for arm in arms_of(experiment, study)] if experiment else []
+    return [arm for arm in arms if "+" not in arm] or arms
+
+
+def evaluated_headline(study: Study) -> list[str]:
+    """The arms of the headline, if their final models are evaluated."""
+    return headline(study) if "headline" in study.experiments and study.experiments["headline"].evaluate else []
+
+
+def beside_grpo(study: Study) -> list[str]:
+    """The other arms of a headline with GRPO."""
+    arms = headline(study)
+    return [arm for arm in arms if arm != "grpo"] if "grpo" in arms else []
+
+
+def at_least_two(names: Iterable[str], study: Study) -> list[str]:
+    """The items of ``names`` that are arms of the study; empty if there are fewer than two."""
+    there = [name for name in names if name in run_matrix(study).arms]
+    return there if len(there) > 1 else []
+
+
+def sampled_benchmarks(study: Study) -> list[str]:
+    """Benchmarks with several responses per problem."""
+    return [b.name for b in study.evaluation.benchmarks if sampling_of(study, b).n > 1]
+
+
+def sweeps(study: Study) -> Mapping[str, Mapping[str, float]]:
+    """The sweeps of the study. UserError for a method whose final models are not evaluated, and for equal values."""
+    evaluated = run_matrix(study).evaluated_arms
+    for parameter, values in study.sweeps.items():
+        if unknown := [arm for arm in values if arm not in evaluated]:
+            hint = did_you_mean(unknown[0], evaluated)
+            raise UserError(f"sweeps.{parameter}: {unknown[0]!r} is in no experiment that is evaluated.{hint}")
+        if len({*values.values()}) < len(values):
+            raise UserError(f"sweeps.{parameter}: two methods have the same value.")
+    return study.sweeps
+
+
+HEADLINE = ("an experiment named 'headline'", headline)
+ARMS = "at least 2 of these methods in experiments: {}"
+# Figure → what a study must have for it, in words, and what the figure shows; empty where the study lacks it.
+SHOWN: dict[str, tuple[str, Callable[[Study], Any]]] = {
+    "benchmarks": ("an experiment named 'headline' that is evaluated", evaluated_headline),
+    "dynamics": HEADLINE,
+    "clip_ratio": HEADLINE,
+    "entropy_regularisation": (ARMS.format(", ".join(ENTROPY_ARMS)), partial(at_least_two, ENTROPY_ARMS)),
+    "importance_sampling": (ARMS.format(", ".join(RATIO_ARMS)), partial(at_least_two, RATIO_ARMS)),
+    "convergence": ("grpo and another method in the experiment 'headline'", beside_grpo),
+    "sweep": ("`sweeps`: each a parameter, in it evaluated methods with its values", sweeps),
+    "pass_at_k": (
+        "a benchmark with several responses per problem; set `sampling: {n: 8, temperature: 1.0}`",
+        sampled_benchmarks,
+    ),
+}
+
+
+def shown_by(name: str, study: Study) -> Any:
+    """What the figure ``name`` shows of the study. UserError if that is nothing."""
+    needs, shows = SHOWN[name]
+    if not (found := shows(study)):
+        raise UserError(f"figures: {name!r} needs {needs}.")
+    return found
+
+
+def check_figures(study: Study) -> None:
+    """UserError for the first figure that cannot be drawn from the runs of the study."""
+    for name in study.figures:
+        shown_by(name, study)

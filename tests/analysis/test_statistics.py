@@ -123,7 +123,7 @@ def test_scores_that_are_none_are_refused():
         "no problem": ([np.ones((2, 0))], "none of them empty"),
         "percent": ([good * 50], "between 0 and 1"),
         "nan": ([good * np.nan], "between 0 and 1"),
-        "seeds": ([good, np.ones((3, 3))], "different numbers of seeds: 2, 3"),
+        "seeds": ([good, np.ones((3, 3))], "equally many seeds .*: 2, 3"),
     }.values():
         with pytest.raises(UserError, match=message):
             accuracy(scores)

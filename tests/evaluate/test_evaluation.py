@@ -59,7 +59,7 @@ def own(tmp_path):
     return write
 
 
-def test_records_keep_every_sample_and_are_not_made_twice(evaluated):
+def test_records_keep_every_sample_and_are_not_made_twice(evaluated, capsys):
     folder = evaluated()
     found = model_evaluation(folder)
     (record,) = found.records
@@ -72,17 +72,12 @@ def test_records_keep_every_sample_and_are_not_made_twice(evaluated):
     assert model_evaluation(evaluated()).key == found.key and folder.samples.stat().st_mtime_ns == stamp
     folder.samples.unlink()
     assert model_evaluation(evaluated()).key == found.key and folder.samples.read_bytes() == content
+    folder.record.write_text("7")
+    assert model_evaluation(evaluated()).records == found.records
+    assert "records.json: expected a JSON object, got int" in capsys.readouterr().err
     # Under another protocol everything is sampled again, and the key differs.
     other = model_evaluation(evaluated(small_study(evaluation=GREEDY)))
     assert other.key != found.key and other.records[0].n == 1
-
-
-def test_a_record_that_cannot_be_read_is_made_again(evaluated, capsys):
-    folder = evaluated()
-    whole = model_evaluation(folder)
-    folder.record.write_text("7")
-    assert model_evaluation(evaluated()).records == whole.records
-    assert "records.json: expected a JSON object, got int" in capsys.readouterr().err
 
 
 def test_an_evaluation_that_was_stopped_samples_only_what_is_missing(evaluated, tmp_path, monkeypatch):
@@ -195,10 +190,8 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_right_answer():
 
 
 def test_majority():
-    assert majority(["7", "7", "3"], [True, True, False]) == 1.0
-    assert majority(["7", "3", "3"], [True, False, False]) == 0.0
-    assert majority(["7", "3"], [True, False]) == 0.5
-    assert majority([None, None], [False, False]) == 0.0
+    for answers, share in ((["7", "7", "3"], 1.0), (["7", "3", "3"], 0.0), (["7", "3"], 0.5), ([None, None], 0.0)):
+        assert majority(answers, [answer == "7" for answer in answers]) == share
 
 
 def sample(problem: str, number: int, outcome: str, answer: str, tokens: int) -> EvaluatedSample:
@@ -239,7 +232,7 @@ def problem(number: int) -> dict[str, Any]:
 @pytest.mark.usefixtures("bubblewrap")
 def test_a_study_trains_on_programs_and_evaluates_them_beside_sums(made, tmp_path):
     for name, numbers in (("train", range(60)), ("test", range(60, 72))):
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(problem(n)) + "\n" for n in numbers))
+        write_lines(tmp_path / f"{name}.jsonl", [problem(number) for number in numbers])
     study = small_study(
         prompt={"program": "{problem}\n"},
         data={"root": str(tmp_path), "train": ["train.jsonl"], "train_size": 40, "validation_size": 10},

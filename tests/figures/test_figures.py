@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
-from policygrain.cli import main
 from policygrain.errors import NoResults, UserError
 from policygrain.figures import SUFFIXES
 from policygrain.figures.catalogue import FIGURES, draw
@@ -130,58 +129,43 @@ def test_an_arm_looks_like_its_method_unless_that_is_missing(key, values, same):
 
 
 def test_labels_are_those_of_methods():
-    own = {
-        "mine": {"base": "tepo", "label": "Mine"},
-        "tepo_short": {"base": "tepo"},
-        "short_again": {"base": "tepo_short"},
-        "token": {"base": "dapo"},
-        "token_free": {"base": "token", "clip": None},
-        "tepo": {"clip": {"low": 0.1}},
-        "gspo": {"label": "GSPO here"},
+    shown: dict[str, tuple[dict[str, Any], str]] = {
+        "mine": ({"base": "tepo", "label": "Mine"}, "Mine"),
+        "tepo_short": ({"base": "tepo"}, "TEPO, short"),
+        "short_again": ({"base": "tepo_short"}, "short again"),
+        "token": ({"base": "dapo"}, "token ratio"),
+        "token_free": ({"base": "token", "clip": None}, "token, free"),
+        "tepo": ({"clip": {"low": 0.1}}, "TEPO"),
+        "gspo": ({"label": "GSPO here"}, "GSPO here"),
     }
-    label = labels(laptop_with({"methods": own}))
-    shown = {name: label(name) for name in own}
-    assert shown == {
-        "mine": "Mine",
-        "tepo_short": "TEPO, short",
-        "short_again": "short again",
-        "token": "token ratio",
-        "token_free": "token, free",
-        "tepo": "TEPO",
-        "gspo": "GSPO here",
-    }
+    label = labels(laptop_with({"methods": {name: changes for name, (changes, _) in shown.items()}}))
+    assert all(label(name) == text for name, (_, text) in shown.items())
     assert label("mine+updates_per_batch=1") == "Mine, 1 update" and label("start") == "initial model"
     assert label("nobody_knows") == "nobody knows"
 
 
-def panel(results: StudyResults, name: str, number: int, metric: str, values: dict[int, float]) -> Axes:
-    """A panel of a figure, with a metric of all steps of GRPO changed, by seed."""
+def line_of_grpo(
+    results: StudyResults, name: str, number: int, metric: str, *values: float
+) -> tuple[Axes, list[float]]:
+    """A panel of a figure and GRPO's line in it, with a metric of all its steps changed, by seed."""
     found = StudyResults(results.folder.path)
     mine = found.steps["arm"] == "grpo"
-    for seed, value in values.items():
+    for seed, value in enumerate(values):
         found.steps.loc[mine & (found.steps["seed"] == seed) & found.steps[metric].notna(), metric] = value
-    return figure(name, found).axes[number]
-
-
-def line_of_grpo(axes: Axes) -> list[float]:
+    axes = figure(name, found).axes[number]
     (line,) = (line for line in axes.lines if line.get_label() == "GRPO")
-    return [float(y) for y in line.get_ydata()]
+    return axes, [float(y) for y in line.get_ydata()]
 
 
-def test_one_run_with_a_huge_gradient_does_not_decide_the_mean(six):
-    """Norms 1 and 10⁶ have the geometric mean 10³, on a logarithmic axis."""
-    axes = panel(six, "dynamics", 1, "gradient_norm", {0: 1.0, 1: 1e6})
-    assert line_of_grpo(axes) == pytest.approx([1e3] * len(line_of_grpo(axes))) and axes.get_yscale() == "log"
-
-
-def test_no_interval_of_a_share_leaves_0_to_100_and_none_is_drawn_at_zero(six):
-    """Accuracies 0 and 100%: Student's interval over two seeds would be ±635 points."""
-    axes = panel(six, "dynamics", 0, "validation_accuracy", {0: 0.0, 1: 1.0})
+def test_means_of_gradients_are_geometric_and_shares_stay_within_0_and_100(six):
+    """Norms 1 and 10⁶ have the mean 10³; of accuracies 0 and 100% Student's interval over two seeds is ±635 points."""
+    axes, line = line_of_grpo(six, "dynamics", 1, "gradient_norm", 1.0, 1e6)
+    assert line == pytest.approx([1e3] * len(line)) and axes.get_yscale() == "log"
+    axes, _ = line_of_grpo(six, "dynamics", 0, "validation_accuracy", 0.0, 1.0)
     ends = np.concatenate([path.vertices[:, 1] for band in axes.collections for path in band.get_paths()])
     assert ends.min() == 0 and ends.max() == 100
-    axes = panel(six, "clip_ratio", 0, "clip_fraction_low", {0: 0.0, 1: 0.0})
-    assert set(line_of_grpo(axes)) == {0.0} and axes.get_ylim()[0] == 0
-    assert axes.get_yticklabels()[0].get_text() == "0"
+    axes, line = line_of_grpo(six, "clip_ratio", 0, "clip_fraction_low", 0.0, 0.0)
+    assert set(line) == {0.0} and axes.get_ylim()[0] == 0 and axes.get_yticklabels()[0].get_text() == "0"
 
 
 def study_with(**changes: Any) -> Study:
@@ -277,11 +261,6 @@ def test_what_a_figure_lacks_is_said_before_training_and_by_drawing(name, change
             call()
 
 
-def test_arms_that_are_not_evaluated_are_in_no_table(tmp_path):
-    frame, _ = table("results", made(tmp_path, {}, experiments={"headline": {"evaluate": False}}))
-    assert set(frame["arm"]) == {START}
-
-
 def test_curves_of_a_study_without_any_optimizer_step_are_empty(tmp_path):
     """Every group had equal rewards: no metric of an update was logged."""
     results = made(tmp_path, {})
@@ -298,6 +277,8 @@ def test_missing_records_say_what_would_make_them(tmp_path):
         with pytest.raises(UserError, match=rf"{says}\. Run `snakemake all`"):
             draw(name, empty, tmp_path / "x")
     results = made(tmp_path / "some", {})
+    with pytest.raises(UserError, match=r"no figure or table .benchmark.\. Did you mean .benchmarks."):
+        draw("benchmark", results)
     for seed in (0, 1):
         results.folder.evaluation(f"tepo/seed{seed}").record.unlink()
     for name in ("benchmarks", "results", "ablation"):
@@ -305,19 +286,15 @@ def test_missing_records_say_what_would_make_them(tmp_path):
             draw(name, StudyResults(tmp_path / "some"), tmp_path / "x")
 
 
-def test_a_benchmark_whose_problems_were_all_seen_has_no_clean_accuracy(tmp_path):
+def test_no_table_has_arms_that_are_not_evaluated_or_clean_accuracy_where_all_problems_were_seen(tmp_path):
+    frame, _ = table("results", made(tmp_path / "none", {}, experiments={"headline": {"evaluate": False}}))
+    assert set(frame["arm"]) == {START}
     made(tmp_path, {})
     for path in tmp_path.glob("**/evaluation/records.json"):
         content = read_json(path)
         records = [record | {"contaminated": list(range(record["problems"]))} for record in content["records"]]
         change(path, content | {"records": records})
     assert "without problems of the training set" not in table("results", StudyResults(tmp_path))[1]
-
-
-def test_an_unknown_figure_is_one_message(in_root, tmp_path, capsys):
-    arguments = ["--config", "tests/support/every_stage.yaml", "--results", str(tmp_path), "--out", str(tmp_path / "x")]
-    assert main(["figure", "benchmark", *arguments]) == 2
-    assert "Did you mean 'benchmarks'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["tepo-qwen2.5-7b", "tepo-qwen2.5-math-1.5b", "mpo-r1-distill-1.5b"])

@@ -106,7 +106,10 @@ def _read(path: Path, names: str, metric: str, step: str | None) -> list[Run]:
         if not fnmatchcase(row.run, names):
             others[row.run] = None
             continue
-        seed = None if row.seed is None else _seed(row.seed, row.where)
+        number = _number(row.seed, f"{row.where}: seed")
+        if row.seed is not None and (number is None or not number.is_integer()):
+            raise UserError(f"{row.where}: {row.seed!r} is not a seed.")
+        seed = None if number is None else int(number)
         named = f"{row.run} (seed {seed})" if row.run and seed is not None else row.run  # runs may share a name
         one = series.setdefault(named, _Series())
         if seed is not None:
@@ -158,13 +161,6 @@ def _number(value: Any, where: str) -> float | None:
         return float(value)
     except ValueError as error:
         raise UserError(f"{where}: {value!r} is not a number.") from error
-
-
-def _seed(value: Any, where: str) -> int:
-    number = _number(value, f"{where}: seed")
-    if number is None or not number.is_integer():
-        raise UserError(f"{where}: {value!r} is not a seed.")
-    return int(number)
 
 
 # ---- formats ---------------------------------------------------------------------------------------------------------
@@ -250,10 +246,7 @@ def _inside(folder: Path) -> Path:
 
 
 def _csv(path: Path, ends: list[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    with path.open("rb") as binary:
-        size = binary.seek(0, 2)
-        binary.seek(max(0, size - 1))
-        is_ended = binary.read() in (b"\n", b"")
+    is_ended = path.read_bytes()[-1:] in (b"\n", b"")
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
         header = next(reader, [])

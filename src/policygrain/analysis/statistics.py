@@ -52,11 +52,6 @@ class Estimate(NamedTuple):
     n: int
     unit: str
 
-    @property
-    def interval(self) -> Interval:
-        """Mean and limits."""
-        return Interval(self.mean, self.low, self.high)
-
 
 @dataclass(frozen=True)
 class Difference:
@@ -312,10 +307,9 @@ def _checked(scores: Sequence[Array]) -> list[Array]:
     arrays = [np.atleast_2d(np.asarray(s, dtype=float)) for s in scores]
     if not arrays or any(s.ndim != 2 or not s.size for s in arrays):
         raise UserError("scores: give a list over benchmarks of arrays [seeds, problems], none of them empty.")
-    if len({len(s) for s in arrays}) > 1:
-        raise UserError(f"scores: benchmarks of different numbers of seeds: {', '.join(str(len(s)) for s in arrays)}.")
-    if any(not ((s >= 0) & (s <= 1)).all() for s in arrays):
-        raise UserError("scores: a problem's score is between 0 and 1.")
+    if len({len(s) for s in arrays}) > 1 or any(not ((s >= 0) & (s <= 1)).all() for s in arrays):
+        counts = ", ".join(str(len(s)) for s in arrays)
+        raise UserError(f"scores: between 0 and 1, of equally many seeds in each benchmark; seeds: {counts}.")
     return arrays
 
 

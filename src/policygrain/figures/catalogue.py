@@ -77,7 +77,7 @@ def draw(name: str, results: StudyResults, out: Path | None = None) -> None:
 
 def _percent(results: StudyResults, arm: str, *names: str) -> Interval:
     """Accuracy of an arm in percent, mean over benchmarks, with the interval of the results table."""
-    return accuracy([results.scores(arm, b) for b in names]).interval.map(lambda share: 100 * share)
+    return Interval(*(100 * end for end in accuracy([results.scores(arm, b) for b in names])[:3]))
 
 
 @figure("Accuracy of the initial model and the headline methods, by benchmark and on average (after TEPO's figure 1)")

@@ -155,13 +155,12 @@ def ablation(records: StudyResults) -> tuple[pd.DataFrame, list[Part]]:
                 "accuracy": round(float(scores.mean()), 6),
             }
         )
-    shown = [part for part in PARTS if any(row[part] for row in rows)]
-    cells = []
-    for row in rows:
-        parts = (str(row[key]) for key in (*shown, "seeds"))
-        cells.append([name_of(records, str(row["arm"]), among=arms), *parts, f"{row['accuracy']:.1f}"])
+    frame = pd.DataFrame(rows)
+    text = frame.drop(columns=[part for part in PARTS if not any(frame[part])]).rename(columns={"arm": "method"})
+    text["method"] = [name_of(records, arm, among=arms) for arm in arms]
+    text["accuracy"] = [f"{accuracy:.1f}" for accuracy in frame["accuracy"]]
     note = "Accuracy in percent, mean over benchmarks. Rows with another number of seeds have other seeds."
-    return pd.DataFrame(rows), [Part(["method", *shown, "seeds", "accuracy"], cells, note)]
+    return frame, [Part([*text.columns], text.astype(str).to_numpy().tolist(), note)]
 
 
 def _with_settings(name: str, settings: Mapping[str, object]) -> str:

@@ -17,10 +17,9 @@ from sympy.core.relational import Relational
 from sympy.logic.boolalg import And
 
 from . import notation
-from .equality import equal, evaluated, is_number, matched, renamed
+from .expressions import equal, evaluated, is_number, matched, parse, renamed
 from .grader import Options, Outcome, UnreadableGold
 from .numeric import agree, parse_number
-from .parser import parse
 from .units import DEGREE, PERCENT, RADIAN, Quantity, differ, read_quantity
 
 ROUNDING = Options(relative_tolerance=0.01)  # of a value and its rounding in `3.14159 ≈ 3.14`
@@ -45,8 +44,7 @@ def _is_readable(gold: str) -> bool:
     cases = notation.equation_members(gold)[-1] if "\\begin{cases}" in gold else gold
     if notation.clock(gold) or parse(cases) is not None or _real_set(gold):
         return True
-    gold = notation.labelled(notation.without_range(gold))[1]
-    items = notation.both_signs(notation.bracketed(_without_variable(gold))[1])
+    _, items = _items(notation.labelled(notation.without_range(gold))[1])
     return all(item and parse(read_quantity(item, True).value) is not None for item in items)
 
 
@@ -82,14 +80,18 @@ def _same(gold: str, answer: str, options: Options) -> bool:
         answer = notation.without_thousands(answer)
     if "\\begin" in gold + answer:
         return _same_value(gold, answer, options)
-    brackets, golds = notation.bracketed(_without_variable(gold))
-    given_brackets, answers = notation.bracketed(_without_variable(answer))
+    (brackets, golds), (given_brackets, answers) = map(_items, (gold, answer))
     if _is_set(gold + answer) and (len(golds) == len(answers) == 1 or brackets or given_brackets):
         return _same_sets(gold, answer)
-    golds, answers = notation.both_signs(golds), notation.both_signs(answers)
     if len(golds) == len(answers) == 1 and brackets == given_brackets == "":
         return _same_value(golds[0], answers[0], options)
     return _same_items(_collection(gold, golds, brackets), _collection(answer, answers, given_brackets), options)
+
+
+def _items(text: str) -> tuple[str, list[str]]:
+    """Brackets and items of an answer, each `a \\pm b` as two, without `x \\in` at its beginning."""
+    brackets, items = notation.bracketed(_without_variable(text))
+    return brackets, notation.both_signs(items)
 
 
 def _same_words(gold: str, answer: str) -> bool:
@@ -225,7 +227,7 @@ def _same_relations(gold: Any, answer: Any) -> bool:
     ]
     values = [evaluated(differences, point) for point in range(_POINTS_COMPARED)]
     if any(value is None or value[1] == 0 for value in values):
-        return equal(a, b, Options()) or (is_equation and equal(a, -b, Options()))
+        return equal(a, b) or (is_equation and equal(a, -b))
     ratios = [value[0] / value[1] for value in values if value]
     close = all(abs(r - ratios[0]) <= 1e-9 * abs(ratios[0]) for r in ratios)
     return bool(close and ratios[0] != 0 and (is_equation or ratios[0].is_positive))
@@ -274,7 +276,7 @@ def _sides(text: str) -> list[str] | None:
         return rest
     if len(rest) > 2 and not name and not numbers[0] and all(numbers[1:]):  # `m + n = 256 + 37 = 293`
         name, rest, values = rest[0], rest[1:], values[1:]
-    same = all(value is not None and equal(values[-1], value, Options()) for value in values[:-1])
+    same = all(value is not None and equal(values[-1], value) for value in values[:-1])
     return [name, rest[-1]] if values[-1] is not None and same else None
 
 

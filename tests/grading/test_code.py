@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from policygrain.data.fetch import convert
+from policygrain.data.golds import check_golds
+from policygrain.data.problem import write_problems
 from policygrain.data.sets import SETS
 from policygrain.errors import UserError
 from policygrain.grading import CodeGrader, NumericGrader, Options, open_grader
@@ -110,18 +112,14 @@ def wrong(program: str, name: str) -> str:
 
 @pytest.mark.release
 @pytest.mark.parametrize("name", CODE)
-def test_every_solution_passes_and_a_changed_one_fails(name, benchmarks_folder, grader):
+def test_every_solution_passes_and_a_changed_one_fails(name, benchmarks_folder, grader, tmp_path):
     file = benchmarks_folder / "code" / Path(SETS[name].github).name
     if not file.exists():
         pytest.skip(f"{file} is not there")
     problems = convert(SETS[name], file.read_bytes())
-    ids, answers, none = [p.id for p in problems], [p.answer for p in problems], [""] * len(problems)
     options = [replace(p.options, seconds=SETS[name].compared({"id": p.id}).get("seconds")) for p in problems]
-    with CodeGrader(workers=2) as patient:
-        outcomes = patient.grade(none, answers, options)
-        solved = patient.grade(none, [f"def {o.entry_point}(*_, **__): return []" for o in options], options)
-    assert [i for i, outcome in zip(ids, outcomes, strict=True) if outcome != "correct"] == []
-    assert [i for i, outcome in zip(ids, solved, strict=True) if outcome == "correct"] == []
-    changed = [wrong(answer, o.entry_point) for answer, o in zip(answers, options, strict=True)]
-    outcomes = grader.grade(none, changed, options)
-    assert [i for i, outcome in zip(ids, outcomes, strict=True) if outcome == "correct"] == []
+    write_problems(tmp_path / "set.jsonl", [replace(p, options=o) for p, o in zip(problems, options, strict=True)])
+    check_golds([tmp_path / "set.jsonl"], "numeric")
+    changed = [wrong(p.answer, p.options.entry_point) for p in problems]
+    outcomes = grader.grade([""] * len(problems), changed, options)
+    assert [p.id for p, outcome in zip(problems, outcomes, strict=True) if outcome == "correct"] == []

@@ -152,10 +152,10 @@ def split_top(text: str, separator: str) -> list[str]:
 
 
 def equation_members(text: str) -> list[str]:
-    """``text``, split at its equality signs; a text with another relation is not split, nor are cases."""
+    """``text``, split at its equality signs; cases are not split."""
     if "\\begin{cases}" in text:
         return text.split("=", text.partition("\\begin{cases}")[0].count("="))
-    return [text] if is_relation(text) or re.search(r":=|\\equiv(?![a-zA-Z])", text) else split_top(text, "=")
+    return split_top(text, "=")
 
 
 # Words before a value that do not only introduce it.
@@ -221,7 +221,7 @@ def bracketed(text: str) -> tuple[str, list[str]]:
     if text.startswith("\\{") and text.endswith("\\}"):
         opening, inner, closing = "{", text[2:-2], "}"
     pairs = {"(": ")]", "[": ")]", "{": "}"}
-    if len(text) > 2 and closing and closing in pairs.get(opening, "") and _encloses(inner):
+    if len(text) > 2 and closing in pairs.get(opening, "") and min(open_brackets(inner), default=0) >= 0:
         items = split_items(inner)
         if (opening == "{" and text[0] == "\\") or (len(items) > 1 and opening != "{"):
             return opening + closing, items
@@ -235,21 +235,12 @@ def is_list(gold: str, known: bool = False) -> bool:
 
 def split_items(text: str) -> list[str]:
     """``text``, split at commas and semicolons. `p=5,q=2; p=7,q=2` are two items, also with a comma between them."""
-    groups = split_top(text, ";")
-    if len(groups) > 1 and all("," in group for group in groups):
-        return groups
     items = split_top(text, "[,;]")
     names = [item.partition("=")[0].strip() for item in items if "=" in item]
     size = len(dict.fromkeys(names))
     if 1 < size < len(items) == len(names) and names == names[:size] * (len(names) // size):
         return [", ".join(items[i : i + size]) for i in range(0, len(items), size)]
     return items
-
-
-def _encloses(inner: str) -> bool:
-    """Whether all brackets of ``inner`` are opened and closed in it."""
-    depths = open_brackets(inner)
-    return min(depths, default=0) >= 0 and depths[-1:] in ([], [0])
 
 
 def both_signs(items: list[str]) -> list[str]:

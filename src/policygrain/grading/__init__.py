@@ -13,16 +13,7 @@ from .numeric import NumericGrader
 
 GRADERS: dict[str, Callable[..., Grader]] = {"numeric": NumericGrader, "math": MathGrader}
 
-__all__ = [
-    "CodeGrader",
-    "Grader",
-    "MathGrader",
-    "NumericGrader",
-    "Options",
-    "Outcome",
-    "extract",
-    "open_grader",
-]
+__all__ = ["CodeGrader", "Grader", "MathGrader", "NumericGrader", "Options", "Outcome", "extract", "open_grader"]
 
 
 def open_grader(name: str, extraction: str = "boxed", tests: bool = False) -> Grader:

@@ -32,11 +32,9 @@ class CodeGrader(Grader):
     """Runs programs against tests; ``answers`` grades the responses to problems without tests.
 
     Outcomes: `correct` and `incorrect`; `unparsable`: the response has no program, or one that is not valid Python;
-    `timeout`; `error`: the program needs too much memory, or its tests end their process.
-
-    Each program has ``seconds`` of processor time (unless its problem sets another limit) and ``mib`` MiB of memory
-    for all its tests. The tests run in another process, which calls the program as a function in the sandbox and
-    receives only values, so the program cannot reach its tests. UserError if this machine cannot isolate programs.
+    `timeout`; `error`: the program needs too much memory, or its tests end their process. Each program has ``seconds``
+    of processor time (unless its problem sets another limit) and ``mib`` MiB of memory for all its tests, which receive
+    only values from it: it cannot reach them. UserError if this machine cannot isolate programs.
     """
 
     def __init__(
@@ -99,7 +97,6 @@ def program_of(response: str, options: Options) -> str | None:
 
 # ---- in a worker ----------------------------------------------------------------------------------------------------
 
-CALL_IT = "Call it in `tests`, or define check(candidate) there; other functions and classes of tests are not run."
 FAILURES: dict[str, Outcome] = {"SyntaxError": "unparsable", "IndentationError": "unparsable", "TabError": "unparsable"}
 FAILURES |= {"timeout": "timeout", "MemoryError": "error", "output": "error"}
 
@@ -123,13 +120,16 @@ def run_tests(options: Options, candidate: Callable[..., Any]) -> BaseException 
     return None
 
 
-def never_called(error: BaseException | None, options: Options) -> str:
+def _never_called(error: BaseException | None, options: Options) -> str:
     """Message for tests that never call the function: an error of the problem, whatever the program is."""
-    said = "its tests never call"
+    said = "never call"
     if error is not None:
         lines = [f"line {f.lineno}: " for f in traceback.extract_tb(error.__traceback__) if f.filename == "<tests>"]
-        said = f"its tests fail ({''.join(lines[-1:])}{error!r:.200}) before they call"
-    return f"{said} `{options.entry_point}`. {CALL_IT}"
+        said = f"fail ({''.join(lines[-1:])}{error!r:.200}) before they call"
+    return (
+        f"its tests {said} `{options.entry_point}`. Call it in `tests`, or define check(candidate) there; other "
+        "functions and classes of tests are not run."
+    )
 
 
 def grade_pair(limits: str, program: str, options: Options) -> str:
@@ -145,7 +145,7 @@ def grade_pair(limits: str, program: str, options: Options) -> str:
             if isinstance(error, MemoryError) and function.failure is None:
                 raise error  # the tests, not the program, ran out of memory
             if not function.calls:
-                return UNREADABLE_GOLD + never_called(error, options)
+                return UNREADABLE_GOLD + _never_called(error, options)
         if function.failure is not None:  # tests that expect an exception may have caught it
             return FAILURES.get(function.failure, "incorrect")
     return "incorrect" if error is not None else "correct"

@@ -1,4 +1,4 @@
-"""Expressions: LaTeX is read by math-verify's parser, and compared by values, by math-verify and for positive variables.
+"""Expressions: LaTeX is read by math-verify's parser, and compared by values, math-verify and for positive variables.
 
 Imported by workers only.
 """

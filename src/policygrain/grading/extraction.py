@@ -77,10 +77,7 @@ def all_boxes(text: str) -> list[Box]:
 
 def _from_answer_line(text: str, list_answer: bool) -> str | None:
     """DAPO's reward (verl's `math_dapo`): the last line `Answer: …` within the last 300 characters."""
-    lines = _ANSWER_LINE.findall(EMPHASIS.sub(r"\2", text[-300:]))
-    if not lines:
-        return None
-    line = lines[-1].strip()
+    *_, line = ["", *_ANSWER_LINE.findall(EMPHASIS.sub(r"\2", text[-300:]))]
     content = boxed(line, list_answer)
     if content is None:
         formulas = _FORMULA.findall(line)
@@ -98,19 +95,16 @@ def _from_qwen_math(text: str, list_answer: bool) -> str | None:
     """The rules of `extract_answer` in Qwen2.5-Math's evaluation, in its order; many published tables use it."""
     text = text.replace("ки", "")
     if "final answer is $" in text and "$. I hope" in text:
-        answer = text.split("final answer is $", 1)[1].split("$. I hope", 1)[0].strip()
+        answer = text.split("final answer is $", 1)[1].split("$. I hope", 1)[0]
     elif "boxed" in text:
         answer = _qwen_box(text.rpartition("boxed")[2])
-    elif "he answer is" in text:
-        answer = text.rpartition("he answer is")[2].strip()
-    elif "final answer is" in text:
-        answer = text.rpartition("final answer is")[2].strip()
+    elif said := next((said for said in ("he answer is", "final answer is") if said in text), None):
+        answer = text.rpartition(said)[2]
     elif "答案是" in text:
-        answer = text.split("答案是")[1].strip().split("\n\n")[0].strip()
+        answer = text.split("答案是")[1].strip().split("\n\n")[0]
     else:
-        numbers = _LAST_NUMBER.findall(text.replace(",", ""))
-        answer = numbers[-1] if numbers else ""
-    answer = re.sub(r"\n\s*", "", answer).removeprefix(":")
+        *_, answer = ["", *_LAST_NUMBER.findall(text.replace(",", ""))]
+    answer = re.sub(r"\n\s*", "", answer.strip()).removeprefix(":")
     return answer.removesuffix(".").removesuffix("/").strip() or None
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
+from typing import NamedTuple
 
 from ..errors import UserError
 from .extraction import check_protocol, extract
@@ -19,8 +19,7 @@ from .grader import Grader, Item, Options, Outcome
 _PLAIN = re.compile(r"[-+]? *\d[\d,./ ]*")
 
 
-@dataclass(frozen=True)
-class Number:
+class Number(NamedTuple):
     """The value of a written number; ``decimal``: it has a decimal point, so it may be rounded."""
 
     value: Fraction
@@ -40,17 +39,17 @@ OPTIONAL_SPACES = re.compile(r"\s+(?![\d.])|(?<![\d.,])\s+")
 
 def unbraced(text: str) -> str:
     """``text`` without braces around the whole of it: `{{3}}` is `3`. Linear in its length."""
-    begin, end = 0, len(text)
     partner: dict[int, int] = {}
     stack: list[int] = []
-    for place, character in enumerate(text):
-        if character == "{":
-            stack.append(place)
-        elif character == "}":
-            if not stack:
-                return text
-            partner[stack.pop()] = place
-    while begin < end and text[begin] == "{" and partner.get(begin) == end - 1:
+    for match in re.finditer(r"[{}]", text):
+        if match[0] == "{":
+            stack.append(match.start())
+        elif not stack:
+            return text
+        else:
+            partner[stack.pop()] = match.start()
+    begin, end = 0, len(text)
+    while text[begin : begin + 1] == "{" and partner.get(begin) == end - 1:
         begin, end = begin + 1, end - 1
         while begin < end and text[begin].isspace():
             begin += 1

@@ -53,12 +53,8 @@ def config_of(name: str, revision: str | None = None, fetch: str = "", offline: 
         except (OSError, ValueError, RuntimeError) as error:
             reason = str(error).strip().partition("\n")[0]
             hub = "" if local else f", and the hub does not provide it ({reason})"
+    fetch = fetch or f"hf download {name}{f' --revision {revision}' if revision else ''}"
     raise UserError(
         f"model.start: {name!r} is neither a folder nor a model in this machine's cache{hub}. Fetch it where there is "
-        f"a network: `{fetch or download_command(name, revision)}`."
+        f"a network: `{fetch}`."
     )
-
-
-def download_command(name: str, revision: str | None = None) -> str:
-    """The command that downloads a model into the cache."""
-    return f"hf download {name}" + (f" --revision {revision}" if revision else "")

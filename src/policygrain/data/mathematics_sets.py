@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import partial
 
 from ..grading.extraction import all_boxes
 from .problem import Problem, Row
@@ -16,6 +17,7 @@ from .sets import Rows, problem_set
 # Of this repository only the folder `evaluation` has a licence, MIT.
 QWEN_MATH = "QwenLM/Qwen2.5-Math/a45202bd16f1ec06f433442dc1152d0074773465/evaluation/data"
 GSM8K = "openai/grade-school-math/3101c7d5072418e28b9008a6636bde82a006892c/grade_school_math/data"
+contest_set = partial(problem_set, n=32, temperature=0.6)  # avg@32, as in arXiv 2505.22617
 
 
 def contest(url: str) -> tuple[str, str, int]:
@@ -44,13 +46,11 @@ def last_boxed(solution: str) -> str:
 # ---- competitions ---------------------------------------------------------------------------------------------------
 
 
-@problem_set(
+@contest_set(
     github=f"{QWEN_MATH}/aime24/test.jsonl",
     blob="bb72e176e8d30c09cd67037e17cfc41e6ff48f70",
     digest="2ed5ff20146308f56b655e2f0f5d5761389c6693b83b1af260726615192a8444",
     count=30,
-    n=32,
-    temperature=0.6,
 )
 def aime24(rows: Rows) -> Iterator[Problem]:
     """AIME 2024, I and II. All answers agree with six other public copies, which may share an ancestor.
@@ -62,13 +62,11 @@ def aime24(rows: Rows) -> Iterator[Problem]:
         yield Problem(f"aime{year}-{name}-{number:02}", row["problem"], str(int(row["answer"])))
 
 
-@problem_set(
+@contest_set(
     github="armenjeddi/mcd/76771f969048ebd77a1b4261b0a3469192c6f92a/evaluation/data/aime25/test.jsonl",
     blob="c792f81cf0f3fa1568566343c73677002f0817f6",
     digest="5edfb32994264f273a4bb9b3c62d1e96e8a69a5377df19acce4f72930f0d189e",
     count=30,
-    n=32,
-    temperature=0.6,
 )
 def aime25(rows: Rows) -> Iterator[Problem]:
     """AIME 2025, I and II. The repository has no licence for them.
@@ -80,13 +78,11 @@ def aime25(rows: Rows) -> Iterator[Problem]:
         yield Problem(f"aime{year}-{name}-{number:02}", row["problem"], row["answer"])
 
 
-@problem_set(
+@contest_set(
     github="jianzhnie/LLMEval/66572ad3f66078c376d777866f6535d3f334b0c8/data/aime26.jsonl",
     blob="63b5d6786b889918e74b91287eada83b385dbf37",
     digest="20786756d63d9522a4237c4a6f4e90919d87725bd988568f7e95a8c068627173",
     count=30,
-    n=32,
-    temperature=0.6,
 )
 def aime26(rows: Rows) -> Iterator[Problem]:
     """AIME 2026, I and II, in the order of the contests by what the problems say. The repository is Apache-2.0.
@@ -99,13 +95,11 @@ def aime26(rows: Rows) -> Iterator[Problem]:
         yield Problem(f"aime2026-{name}-{number % 15 + 1:02}", row["prompt"].removesuffix(request), row["answer"])
 
 
-@problem_set(
+@contest_set(
     github=f"{QWEN_MATH}/amc23/test.jsonl",
     blob="6894ad7c49a0b3a64210af32954f4d049d934ea0",
     digest="462d8693f51e36bd989e7a8c5c106d70a7315cb3bb853673a1d10bd5d8d621f5",
     count=40,
-    n=32,
-    temperature=0.6,
 )
 def amc23(rows: Rows) -> Iterator[Problem]:
     """AMC 12 of 2023, the 40 problems with integer answers; choices are left out and questions reworded.
@@ -117,13 +111,11 @@ def amc23(rows: Rows) -> Iterator[Problem]:
         yield Problem(f"amc23-{name}-{number:02}", row["problem"], f"{row['answer']:.0f}")
 
 
-@problem_set(
+@contest_set(
     github="agentica-project/rllm/874daa4acb7f451dc2a4b2b6e8ce28f5aa88d1f5/rllm/data/test/math/amc.json",
     blob="ac11f74f22c4b79e9bf4aca53c885fcd35413749",
     digest="8c64cfb8272540020d53c96c289c3334440b25f93691f18a2b68e999fdbfda84",
     count=83,
-    n=32,
-    temperature=0.6,
 )
 def amc12_83(rows: Rows) -> Iterator[Problem]:
     """AMC 12 of 2022 and 2023, the 83 problems of AI-MO/aimo-validation-amc, reworded as amc23. The repository is MIT.

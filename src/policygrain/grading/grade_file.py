@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,8 +31,8 @@ def grade(file: Path, out: Path, grader: MathGrader, options: Options, strict: b
     if not rows:
         raise UserError(f"{file}: is empty.")
     items = [_item(row, place, grader.extraction, options) for place, row in rows.items()]
-    compare: Callable[[list[Item]], Sequence[str]] = grader.compare_items if strict else grader.try_compare
-    statuses = (status for first in range(0, len(items), BATCH) for status in compare(items[first : first + BATCH]))
+    batches = (items[first : first + BATCH] for first in range(0, len(items), BATCH))
+    statuses = (status for batch in batches for status in grader.compare_items(batch, strict))
     counts, lines = dict.fromkeys((*OUTCOMES, UNREADABLE_GOLD), 0), []
     for (place, row), status in zip(rows.items(), Progress(statuses, "answers graded", len(rows)), strict=True):
         counts[status] += 1

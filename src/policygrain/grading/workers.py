@@ -107,17 +107,13 @@ class Pool:
             pool.join()
 
 
-class _Worker(ForkServerProcess):
-    """A process that does not import the main script, which may lack `if __name__ == "__main__"`."""
-
-    def start(self) -> None:
-        main = sys.modules["__main__"]
-        with patch.object(main, "__spec__", ModuleSpec("__main__", None)):
-            super().start()
-
-
 class _Context(ForkServerContext):
-    Process = _Worker
+    """Starts processes that do not import the main script, which may lack `if __name__ == "__main__"`."""
+
+    class Process(ForkServerProcess):
+        def start(self) -> None:
+            with patch.object(sys.modules["__main__"], "__spec__", ModuleSpec("__main__", None)):
+                super().start()
 
 
 # ---- in a worker ----------------------------------------------------------------------------------------------------

@@ -1,17 +1,10 @@
 """Benchmark problems among the training prompts: exact and near duplicates."""
 
-import re
-
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from policygrain.data.contamination import overlaps, tokens
 from policygrain.data.problem import Problem
-from policygrain.data.sets import SETS
-from policygrain.data.sources import load
-
-from ..support.problem_sets import RECORDED
 
 
 def problems(*texts: str) -> list[Problem]:
@@ -44,16 +37,3 @@ def test_every_near_pair_is_found(texts):
                 expected.append(pair(i, j, "exact" if a == b else "near", shared / union))
     train, benchmark = (problems(*map(" ".join, part)) for part in (texts[:half], texts[half:]))
     assert overlaps(train, {"b": benchmark}) == {"b": expected}
-
-
-TITLES = {"dapo_math_17k": "DAPO-Math-17k", "math_train": "MATH's training split", "gsm8k_train": "GSM8K's"}
-
-
-@pytest.mark.release
-@pytest.mark.parametrize("training", TITLES)
-def test_the_overlaps_that_the_registered_sets_mention_are_those_found(training, benchmarks_folder):
-    benchmarks = {name: load(name, benchmarks_folder) for name in RECORDED if SETS[name].n}
-    for name, pairs in overlaps(load(training, benchmarks_folder), benchmarks).items():
-        found = len({pair["benchmark"] for pair in pairs})
-        said = re.findall(rf"(\d+) of them are in {TITLES[training]}", " ".join(SETS[name].problems.__doc__.split()))
-        assert said == ([str(found)] if found else []), name

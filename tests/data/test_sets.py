@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from policygrain.cli import main
 from policygrain.data.coding_sets import type_and_shape_first
 from policygrain.data.families import FAMILIES
 from policygrain.data.golds import check_golds
 from policygrain.data.mathematics_sets import dapo_math_17k, last_boxed
 from policygrain.data.sets import SETS, check_file, published_sampling
 from policygrain.errors import UserError
+from policygrain.files import read_json_lines
 
 from ..support.files import write_lines
 from ..support.problem_sets import CODE, RECORDED, raw
@@ -140,43 +140,15 @@ def test_floats_are_compared_after_type_and_shape(out, right):
         namespace["assertion"](out, [1.0], 1e-6)
 
 
-pytestmark = pytest.mark.usefixtures("bubblewrap")
-TWICE = "def f(x): return 2 * x"
-# What is said of (tests, solution); nothing of the first ones.
-SAID: dict[str, tuple[str, str, str]] = {
-    "a check": ("def check(candidate):\n    assert candidate(2) == 4\n    assert candidate(3) == 6", TWICE, ""),
-    "no solution": ("assert f(2) == 4\nassert f(3) == 6", "", ""),
-    "a function that nobody calls": ("def test_f():\n    assert f(2) == 4", TWICE, "never call `f`. Call it in"),
-    "a module that is not there": ("import no_such\nassert f(2) == 4", TWICE, "fail (line 1: ModuleNotFoundError"),
-    "unittest.main": ("import unittest\nunittest.main(argv=['x'])", "", "SystemExit"),
-    "no assertion": ("f(2)", TWICE, "only `return None` passes its tests"),
-    "allclose": ("import numpy\nassert numpy.allclose(f(2), [4.0])", "def f(x): return [4.0]", "`return []` passes"),
-    "a wrong solution": ("assert f(2) == 4\nassert f(3) == 7", TWICE, "its solution is graded incorrect"),
-    "a module that programs lack": ("assert f(2) == 4", f"import numpy\n{TWICE}", "is graded incorrect. Programs can"),
-    "a Fraction": (
-        "from fractions import Fraction\nassert f(2) == Fraction(1, 2)",
-        "from fractions import Fraction\ndef f(x): return Fraction(1, x)",
-        "only copies of values of Python's own types",
-    ),
-    "a solution of another name": ("assert f(2) == 4", "def g(x): return 4", "its solution is graded unparsable"),
-}
+# Tests and a solution, and what is said of them; nothing of the first ones.
+PROGRAMS = read_json_lines(Path(__file__).with_name("programs.jsonl"))
 
 
-def write(path: Path, *names: str) -> None:
-    rows = [{"problem": name, "tests": SAID[name][0], "entry_point": "f", "answer": SAID[name][1]} for name in names]
-    write_lines(path, [{key: value for key, value in row.items() if value} for row in rows])
-
-
-@pytest.mark.parametrize("name", SAID)
-def test_what_is_wrong_with_tests_is_said(name, tmp_path):
-    write(path := tmp_path / "own.jsonl", name)
-    with pytest.raises(UserError, match=r"own\.jsonl: own-00001: ") if SAID[name][2] else nullcontext() as caught:
+@pytest.mark.usefixtures("bubblewrap")
+@pytest.mark.parametrize("case", PROGRAMS, ids=[case["name"] for case in PROGRAMS])
+def test_what_is_wrong_with_tests_is_said(case, tmp_path):
+    row = {key: case[key] for key in ("tests", "answer") if case[key]} | {"problem": "p", "entry_point": "f"}
+    write_lines(path := tmp_path / "own.jsonl", [row, row])
+    with pytest.raises(UserError, match=r"own\.jsonl: own-00001: ") if case["says"] else nullcontext() as caught:
         check_golds([path], "numeric")
-    assert not caught or SAID[name][2] in str(caught.value)
-
-
-def test_the_command_that_checks_data_says_it_too(tmp_path, capsys):
-    write(tmp_path / "own.jsonl", "a check", "no assertion", "allclose")
-    assert main(["data", "check", "own.jsonl", "--root", str(tmp_path)]) == 2
-    said = capsys.readouterr().err
-    assert "own-00002: a program that is only `return None`" in said and "own-00003: a program that" in said
+    assert not caught or case["says"] in str(caught.value)

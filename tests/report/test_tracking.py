@@ -30,12 +30,8 @@ from ..support.made_up import make_up, make_up_run
 from ..support.mlflow_store import Store
 from ..support.small import small_study
 
-STEPS = 6
-STARTED = 1_700_000_000.0
-
-
-def row(step: int) -> dict[str, Any]:
-    return {"step": step, "total_tokens": 10 * step, "sampled_accuracy": step / 10}
+STEPS, STARTED = 6, 1_700_000_000.0
+ROWS = [{"step": step, "total_tokens": 10 * step, "sampled_accuracy": step / 10} for step in range(STEPS + 1)]
 
 
 class Training:
@@ -44,38 +40,37 @@ class Training:
     def __init__(self, folder: Path, uri: str | None = None) -> None:
         self.uri = uri or f"sqlite:///{folder}/mlflow.db"
         study, results = small_study(name="live", seeds=[0], tracking={"uri": self.uri}), StudyFolder(folder / "live")
-        self.results = StudyResults(results.path, study)
-        self.run = make_up_run(study, results, Run("grpo", 0), [*map(row, range(STEPS + 1))], [])
-        self.run.summary.rename(folder / "summary of later")
+        self.results, self.later = StudyResults(results.path, study), folder / "summary of later"
+        self.run = make_up_run(study, results, Run("grpo", 0), ROWS, [])
+        self.run.summary.rename(self.later)
         self.write(2)
 
     def write(self, steps: int, repeated_from: int = STEPS) -> None:
         """The run's files after so many steps; those from ``repeated_from`` on were made by a second attempt."""
-        write_lines(self.run.metrics, [*map(row, range(steps))])
-        again = [int(step >= repeated_from) for step in range(steps)]
+        write_lines(self.run.metrics, ROWS[:steps])
+        again = [int(step >= repeated_from) for step in range(min(steps, STEPS))]
         rows = [{"step": s, "seconds/total": 1.0 + a, "time": STARTED + 10 * s + 1000 * a} for s, a in enumerate(again)]
         write_lines(self.run.timings, rows)
 
     def end(self) -> None:
-        self.write(STEPS, repeated_from=1)
-        with self.run.metrics.open("a") as file:
-            file.write(json.dumps(row(STEPS)) + "\n")
-        (self.results.folder.path.parent / "summary of later").rename(self.run.summary)
+        self.write(STEPS + 1, repeated_from=1)
+        self.later.rename(self.run.summary)
 
     def log(self, status: str = "RUNNING") -> str:
         return tracking.log_run(*tracking.connect(self.results.folder, self.results.study), self.run, status)
 
-    def live(self, section: Tracking | None = None) -> Any:
-        study = self.results.study
-        section = section or study.tracking
-        return tracking.live(study.model_copy(update={"tracking": section}), self.results.folder, self.run)
+    def live(self, **section: Any) -> Any:
+        study = self.results.study.model_copy(update={"tracking": Tracking(uri=self.uri, **section)})
+        return tracking.live(study, self.results.folder, self.run)
 
     @property
-    def seen(self) -> Any:
-        return Store(self.uri, "live").runs["grpo seed 0"]
+    def status(self) -> Any:
+        return Store(self.uri, "live").runs["grpo seed 0"].info.status
 
-    def curve(self, metric: str = "sampled_accuracy") -> list[tuple[int, float]]:
-        return Store(self.uri, "live").curve("grpo seed 0", metric)
+    def logged(self, steps: int) -> bool:
+        """Whether so many steps are, each once."""
+        curve = Store(self.uri, "live").curve("grpo seed 0", "sampled_accuracy")
+        return curve == [(step, step / 10) for step in range(steps)]
 
 
 @pytest.fixture
@@ -86,43 +81,38 @@ def training(empty_store, tmp_path, monkeypatch):
     return Training(tmp_path)
 
 
-def accuracies(steps: int) -> list[tuple[int, float]]:
-    return [(step, step / 10) for step in range(steps)]
-
-
 def wait_until(condition: Callable[[], Any]) -> None:
     """Until it is true and raises nothing, at most a minute."""
     end = time.monotonic() + 60
-    while True:
-        with contextlib.suppress(Exception if time.monotonic() < end else ()):
+    while time.monotonic() < end:
+        with contextlib.suppress(Exception):
             if condition():
                 return
-        assert time.monotonic() < end
         time.sleep(0.05)
+    assert condition()
 
 
 def test_steps_are_logged_once_while_the_run_is_trained_killed_and_resumed(training):
-    run = training.log()
-    points = Store(training.uri, "live").client.get_metric_history(run, "sampled_accuracy")
+    run, store = training.log(), Store(training.uri, "live")
+    points = store.client.get_metric_history(run, "sampled_accuracy")
     assert [point.timestamp for point in points] == [int(1000 * (STARTED + 10 * s)) for s in range(2)]
-    assert training.curve() == accuracies(2) and training.seen.info.status == "RUNNING"
+    assert training.logged(2) and training.status == "RUNNING"
     # A step whose timings are not complete waits.
     training.write(3)
     with training.run.metrics.open("a") as metrics, training.run.timings.open("a") as timings:
-        metrics.write(json.dumps(row(3)) + "\n")
+        metrics.write(json.dumps(ROWS[3]) + "\n")
         timings.write('{"step": 3, "sec')
     training.log("FAILED")
-    assert training.curve() == accuracies(3) and training.seen.info.status == "FAILED"
+    assert training.logged(3) and training.status == "FAILED"
     # It resumes at step 1: it repeats steps, with equal metrics and other timings.
     training.write(2, repeated_from=1)
     training.log()
-    assert training.seen.info.status == "RUNNING"
+    assert training.status == "RUNNING"
     training.end()
     for _ in range(2):
         assert tracking.track(training.results).runs == {"grpo/seed0": run}
-        assert (training.seen.info.run_id, training.seen.info.status) == (run, "FINISHED")
-        assert training.curve() == accuracies(STEPS + 1)
-        assert training.curve("seconds/total") == [(s, 1.0 if s < 3 else 2.0) for s in range(STEPS)]
+        assert training.logged(STEPS + 1) and training.status == "FINISHED"
+        assert store.curve("grpo seed 0", "seconds/total") == [(s, 1.0 if s < 3 else 2.0) for s in range(STEPS)]
 
 
 ENDS = {"FINISHED": None, "KILLED": Stopped("SIGTERM"), "FAILED": UserError("the gradient is not finite")}
@@ -133,24 +123,23 @@ def test_a_run_logs_its_steps_and_how_it_ended(status, training):
     error = ENDS[status]
     with pytest.raises(type(error)) if error else contextlib.nullcontext(), training.live():
         training.write(4)
-        wait_until(lambda: training.curve() == accuracies(4))
+        wait_until(lambda: training.logged(4))
         if error:
             raise error
         training.end()
-    assert training.seen.info.status == status
-    assert training.curve() == accuracies(4 if error else STEPS + 1)
+    assert training.status == status and training.logged(4 if error else STEPS + 1)
 
 
-@pytest.mark.parametrize("asked", [True, False])
-def test_a_run_that_does_not_log_itself_is_left_to_track(asked, training, monkeypatch):
+@pytest.mark.parametrize("live", [True, False])
+def test_a_run_that_does_not_log_itself_is_left_to_track(live, training, monkeypatch):
     """By `tracking.live`, or since nodes of a cluster do not share a SQLite file."""
-    if asked:
-        monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setattr(tracking.threading, "Thread", None)
-    with training.live(Tracking(uri=training.uri, live=asked)):
+    if live:
+        monkeypatch.setenv("SLURM_JOB_ID", "7")
+    with training.live(live=live):
         training.end()
     tracking.track(training.results)
-    assert training.curve() == accuracies(STEPS + 1)
+    assert training.logged(STEPS + 1)
 
 
 # ---- servers --------------------------------------------------------------------------------------------------------
@@ -168,7 +157,6 @@ with tracking.live(results.study, results.folder, results.folder.run("grpo", 0))
     print("mlflow" in sys.modules, flush=True)
     sys.stdin.read()
 """
-PATIENT = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "120"}
 
 
 @pytest.mark.parametrize("server", ["absent", "hung", "not installed"])
@@ -181,9 +169,10 @@ def test_without_an_answer_training_and_its_process_end_at_once(server, training
         path.write_text(study_text(study.model_copy(update={"tracking": Tracking(uri=address)}), path))
         if server == "not installed":
             (tmp_path / "mlflow.py").write_text("raise ImportError('there is no mlflow')")
+        searched = {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
         process = subprocess.Popen(
             [sys.executable, "-c", TRAINING, str(training.results.folder.path)],
-            env={**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}", **PATIENT},
+            env={**os.environ, **searched, "MLFLOW_HTTP_REQUEST_TIMEOUT": "120"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -224,15 +213,15 @@ def test_what_a_server_missed_while_it_was_dead_is_completed_by_track(empty_stor
     with contextlib.ExitStack() as alive:
         alive.enter_context(server(port, *options))
         with training.live():
-            wait_until(lambda: training.curve() == accuracies(2))
+            wait_until(lambda: training.logged(2))
             alive.close()
             training.end()
             began = time.monotonic()
         assert time.monotonic() - began < tracking.LAST + 1
     with server(port, *options):
-        tracking.track(training.results)
-        assert training.curve() == accuracies(STEPS + 1) and training.seen.info.status == "FINISHED"
-        files = Store(training.uri, "live").client.list_artifacts(training.seen.info.run_id)
+        (run,) = tracking.track(training.results).runs.values()
+        assert training.logged(STEPS + 1) and training.status == "FINISHED"
+        files = Store(training.uri, "live").client.list_artifacts(run)
         assert {file.path for file in files} == {"metrics.jsonl", "timings.jsonl", "summary.json"}
 
 
@@ -258,13 +247,13 @@ VALIDATION = [(0, 0.0), (2, pytest.approx(1 / 3)), (3, 0.5)]
 
 
 def test_runs_that_were_trained_or_evaluated_again_replace_the_old_ones(smoke, tmp_path):
-    late, again = smoke.folder.run("tepo", 1), smoke.folder.run("grpo", 0)
+    late, again, evaluated = smoke.folder.run("tepo", 1), smoke.folder.run("grpo", 0), smoke.folder.run("tepo", 0)
     late.path.rename(tmp_path / "not yet")
-    tracked = tracking.track(smoke)
-    assert set(tracked.runs) == {run.name for run in smoke.matrix.runs} - {"tepo/seed1"}
-    assert tracked.uri == f"sqlite:///{tmp_path}/mlflow.db"
+    first = tracking.track(smoke)
+    assert set(first.runs) == {run.name for run in smoke.matrix.runs} - {"tepo/seed1"}
+    assert first.uri == f"sqlite:///{tmp_path}/mlflow.db"
     store = store_of(smoke)
-    assert "tepo seed 1" not in store.runs and store.curve("tepo seed 0", "validation_accuracy") == VALIDATION
+    assert store.curve("tepo seed 0", "validation_accuracy") == VALIDATION
 
     # The second seed comes in, a run is trained again with another result, another is evaluated again, and the creation
     # of a third was answered late.
@@ -272,16 +261,15 @@ def test_runs_that_were_trained_or_evaluated_again_replace_the_old_ones(smoke, t
     for path in (again.config, again.summary):
         path.write_text(path.read_text().replace(run_summary(again).key, "of other settings", 1))
     again.metrics.write_text(again.metrics.read_text().replace("0.5}", "0.9}").replace('0.5, "total', '0.9, "total'))
-    evaluated = smoke.folder.evaluation("tepo/seed0")
-    evaluation = model_evaluation(evaluated)
-    better = [record.model_copy(update={"accuracy": 1.0}) for record in evaluation.records]
-    write_record(evaluated.record, evaluation.model_copy(update={"key": "of another protocol", "records": better}))
-    name, key = f"tags.`{tracking.NAME}` = 'grpo/seed1'", run_summary(smoke.folder.run("grpo", 1)).key
-    store.client.create_run(store.experiment, tags={tracking.NAME: "grpo/seed1", tracking.KEY: key})
-    found = tracking.track(StudyResults(smoke.folder.path)).runs
-    assert {run for run in found if found[run] == tracked.runs.get(run)} == {"tepo/seed0", "grpo/seed1"}
-    assert set(found.values()) == {run.info.run_id for run in store.runs.values()}
-    assert len(store.client.search_runs([store.experiment], name)) == 1
+    evaluation = model_evaluation(evaluated.evaluation)
+    right = [record.model_copy(update={"accuracy": 1.0}) for record in evaluation.records]
+    other = evaluation.model_copy(update={"key": "of another protocol", "records": right})
+    write_record(evaluated.evaluation.record, other)
+    tags = {tracking.NAME: "grpo/seed1", tracking.KEY: run_summary(smoke.folder.run("grpo", 1)).key}
+    store.client.create_run(store.experiment, tags=tags)
+    second = tracking.track(StudyResults(smoke.folder.path)).runs
+    assert {name for name in second if second[name] == first.runs.get(name)} == {"tepo/seed0", "grpo/seed1"}
+    assert set(second.values()) == {run.info.run_id for run in store.runs.values()}
     assert store.curve("grpo seed 0", "validation_accuracy") == [*VALIDATION[:2], (3, 0.9)]
     # MLflow draws bars for metrics whose only step is 0.
     assert {step for step, _ in store.curve("tepo seed 0", "test/average")} == {0}
@@ -302,13 +290,12 @@ def test_what_is_killed_after_any_request_is_completed_by_the_next(smoke, monkey
 
     killed_after: set[tuple[str, ...]] = set()
 
-    def killed_once(name: str) -> Any:
+    def killed_once(name: str) -> Callable[..., Any]:
         request = getattr(mlflow.MlflowClient, name)
 
         def carried_out(client: Any, *args: Any, **more: Any) -> Any:
             answer = request(client, *args, **more)
-            this = (name, *args[: 2 if name == "set_tag" else 1], *sorted(more))
-            if this not in killed_after:
+            if (this := (name, *map(str, args[:2]), *more)) not in killed_after:
                 killed_after.add(this)
                 raise Killed
             return answer
@@ -317,16 +304,13 @@ def test_what_is_killed_after_any_request_is_completed_by_the_next(smoke, monkey
 
     for name in REQUESTS:
         monkeypatch.setattr(mlflow.MlflowClient, name, killed_once(name))
-    starts = 1
-    while True:
-        try:
-            tracking.track(smoke)
-            break
-        except Killed:
-            starts += 1
-    assert starts == len(killed_after) + 1 > 20, killed_after
+    finished = None
+    while finished is None:
+        with contextlib.suppress(Killed):
+            finished = tracking.track(smoke)
+    assert len(killed_after) > 20
     store = store_of(smoke)
-    assert set(store.runs) == {f"{run.arm} seed {run.seed}" for run in smoke.matrix.runs}
+    assert {run.info.run_id for run in store.runs.values()} == set(finished.runs.values())
     assert {run.info.status for run in store.runs.values()} == {"FINISHED"}
     assert store.curve("grpo seed 0", "validation_accuracy") == VALIDATION
 

@@ -23,7 +23,7 @@ with warnings.catch_warnings():
     from trl.experimental.gmpo import GMPOTrainer
 
     from policygrain.integrations.options import UnsupportedOption
-    from policygrain.integrations.trl import PolicyGrainTrainer
+    from policygrain.integrations.trl import PolicyGrainTrainer, mask_of
 
     from ..support.engines import save_tiny
     from ..support.trl import SETTINGS, reward, trainer_of
@@ -80,43 +80,25 @@ def test_tepos_mask_is_measured(start, tmp_path):
     assert rows[1]["policygrain/penalty"] > 0 and "policygrain/mask_signal_covariance" not in rows[1]
 
 
-@pytest.mark.parametrize("name", ["clip_cov", "kl_cov"])
-def test_a_batch_that_is_the_whole_step_has_its_statistics(name, start, tmp_path):
-    rows = logged(train(start, tmp_path, objective=name, max_steps=2))
-    assert len(rows) == 2 and "policygrain/micro_batch_statistics" not in rows[0]
-
-
-def test_one_update_per_batch_is_said(start, tmp_path):
+def test_a_batch_that_is_the_whole_step_has_its_statistics(start, tmp_path):
+    """And one update per batch is said."""
     with pytest.warns(UserWarning, match="all ratios are 1.*num_iterations=2"):
-        train(start, tmp_path, objective="gspo", max_steps=1, num_iterations=1)
+        rows = logged(train(start, tmp_path, objective="clip_cov", max_steps=1, num_iterations=1))
+    assert len(rows) == 1 and "policygrain/micro_batch_statistics" not in rows[0]
 
 
-def test_a_mean_over_prompts_counts_the_tokens_of_each_prompt(start, tmp_path):
-    """The loss of a step is that of the same rows with the groups that TRL's sampler makes: 4 responses each."""
-
-    class Kept(PolicyGrainTrainer):
-        seen: ClassVar[list[Any]] = []
-
-        def _compute_loss(self, model: Any, inputs: Any) -> torch.Tensor:
-            self.seen.append((inputs["groups"], inputs["completion_mask"], self._step_totals()))
-            return super()._compute_loss(model, inputs)
-
-    division = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
-    objective = method("dapo", aggregation="prompt_mean", clip=TIGHT, sampler={"dynamic": False, "overlong_buffer": 0})
-    train(start, tmp_path, Kept, objective=objective, max_steps=2, **division)
-    (one, *_), (other, _, totals) = Kept.seen[:2]
-    groups, mask = (torch.cat([x[i] for x in Kept.seen[:2]]) for i in (0, 1))
-    assert len(one) == len(other) == 4 and sorted(groups.tolist()) == [0] * 4 + [1] * 4
-    assert totals.responses.n_groups == 2
-    for group in (0, 1):
-        counted = totals.responses.lengths[totals.responses.groups == group].sum()
-        assert counted == mask[groups == group].sum() > 0
-
-
-class WithTools(PolicyGrainTrainer):
-    """Every third token is tool output, which divides a response into turns."""
+class Seen(PolicyGrainTrainer):
+    """Keeps the masks and the totals of its steps."""
 
     seen: ClassVar[list[Any]] = []
+
+    def _compute_loss(self, model: Any, inputs: Any) -> torch.Tensor:
+        self.seen.append((mask_of(inputs), self._step_totals()))
+        return super()._compute_loss(model, inputs)
+
+
+class WithTools(Seen):
+    """Every third token is tool output, which divides a response into turns."""
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         output = super()._generate_and_score_completions(inputs)
@@ -124,22 +106,19 @@ class WithTools(PolicyGrainTrainer):
         output["tool_mask"] = (torch.arange(mask.shape[1]) % 3 != 1).to(mask.dtype).expand_as(mask).clone()
         return output
 
-    def _compute_loss(self, model: Any, inputs: Any) -> torch.Tensor:
-        self.seen.append((inputs["completion_mask"] * inputs["tool_mask"], self._step_totals()))
-        return super()._compute_loss(model, inputs)
-
 
 TURNS = method("turn_ratio", clip=TIGHT, aggregation="turn_mean_token_mean")
 DIVIDED: list[tuple[Any, Any]] = [
     (method("tepo", clip=TIGHT), PolicyGrainTrainer),
     (method("dr_grpo", clip=TIGHT), PolicyGrainTrainer),
     (method("gepo"), PolicyGrainTrainer),
+    (method("dapo", aggregation="prompt_mean", clip=TIGHT), Seen),
     (TURNS, WithTools),
 ]
 
 
 @pytest.mark.filterwarnings("ignore:.*sampler:UserWarning")
-@pytest.mark.parametrize(("objective", "kind"), DIVIDED, ids=["tepo", "dr_grpo", "gepo", "turns"])
+@pytest.mark.parametrize(("objective", "kind"), DIVIDED, ids=["tepo", "dr_grpo", "gepo", "prompts", "turns"])
 def test_accumulation_does_not_change_the_gradient(objective, kind, start, tmp_path):
     """One step of 8 responses in 1, 2 and 4 micro-batches. Plain SGD: the weights show the gradient itself."""
     settings = {"optim": "sgd", "max_grad_norm": 0.0, "max_steps": 2, "learning_rate": 1.0}
@@ -155,10 +134,14 @@ def test_accumulation_does_not_change_the_gradient(objective, kind, start, tmp_p
         for row, alone in zip(rows, found[0][1], strict=True):
             ours = {key: value for key, value in row.items() if key.startswith("policygrain/")}
             assert ours == pytest.approx({key: alone[key] for key in ours}, rel=1e-3, abs=1e-5)
-    if kind is WithTools:
-        mask, totals = WithTools.seen[0]
+    if issubclass(kind, Seen):
+        mask, totals = kind.seen[0]  # of the step in one micro-batch
         runs = sum(len("".join(map(str, row)).replace("0", " ").split()) for row in mask.long().tolist())
-        assert totals.n_turns == runs > 8
+        assert totals.n_turns == runs and (runs > 8) == (kind is WithTools)
+        kind.seen.clear()
+    if kind is Seen:
+        assert totals.responses.groups.tolist() == [0] * 4 + [1] * 4, "4 responses to each prompt"
+        assert totals.responses.lengths.tolist() == mask.sum(1).tolist()
 
 
 def test_two_processes_have_the_gradient_of_one(start, tmp_path):

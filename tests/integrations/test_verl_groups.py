@@ -1,6 +1,7 @@
 """Prompts and turns in verl: its real worker, division into micro-batches and `ppo_loss`, with ranks as threads."""
 
 import contextvars
+import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -15,6 +16,7 @@ from policygrain import Method, method
 
 pytest.importorskip("verl", reason="verl is not installed here; `make test-peers` has an environment with it")
 
+from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 from verl.utils import tensordict_utils
 from verl.workers import engine_workers
 from verl.workers.engine.utils import prepare_micro_batches
@@ -60,19 +62,6 @@ class Engine:
             (loss / self.ranks).backward()  # ranks are averaged
 
 
-class Ranks:
-    """`all_ranks` between threads."""
-
-    def __init__(self, count: int) -> None:
-        self.barrier, self.values = Barrier(count), [None] * count
-
-    def __call__(self, rank: int, value: Any) -> list[Any]:
-        self.barrier.wait()
-        self.values[rank] = value
-        self.barrier.wait()
-        return list(self.values)
-
-
 def gradient_in_verl(
     name: str,
     fields: dict[str, Any],
@@ -82,8 +71,15 @@ def gradient_in_verl(
     without: tuple[str, ...] = (),
 ) -> torch.Tensor:
     """The sum of the gradients of all mini-batches. ``rows_of``: rank → mini-batch → rows; ``micro``: micro-batches."""
-    ranks, rank_of = Ranks(len(rows_of)), contextvars.ContextVar[int]("rank")
-    monkeypatch.setattr(verl_groups, "all_ranks", lambda value, group: ranks(rank_of.get(), value))
+    barrier, values, rank_of = Barrier(len(rows_of)), [None] * len(rows_of), contextvars.ContextVar[int]("rank")
+
+    def all_ranks(value: Any, group: Any) -> list[Any]:
+        barrier.wait()
+        values[rank_of.get()] = value
+        barrier.wait()
+        return list(values)
+
+    monkeypatch.setattr(verl_groups, "all_ranks", all_ranks)
     lengths = fields["mask"].sum(1)
     steps = [[row for rows in rows_of for row in rows[k]] for k in range(len(rows_of[0]))]
     totals = [{"batch_num_tokens": int(lengths[rows].sum()), "global_batch_size": len(rows)} for rows in steps]
@@ -120,14 +116,9 @@ def fields():
 
 
 @pytest.fixture(autouse=True)
-def registered():
-    from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
-
+def registered(monkeypatch):
     for name, one in METHODS.items():
-        POLICY_LOSS_REGISTRY[PREFIX + name] = lambda *a, one=one, **k: policy_loss(one, *a, **k)
-    yield
-    for name in METHODS.keys() - {"gepo"}:
-        del POLICY_LOSS_REGISTRY[PREFIX + name]
+        monkeypatch.setitem(POLICY_LOSS_REGISTRY, PREFIX + name, functools.partial(policy_loss, one))
 
 
 def expected(objective: Method, fields: dict[str, Any]) -> torch.Tensor:

@@ -133,32 +133,33 @@ class PolicyGrainTrainer(GRPOTrainer):
         """Tokens and responses of the accumulation window, over all processes; counted at its first micro-batch."""
         size = self.current_gradient_accumulation_steps
         place = self._step % self.args.steps_per_generation
-        if place % size == 0 or self._totals is None:
-            window = self._buffered_inputs[place - place % size :][:size]
-            masks = [mask_of(w) for w in window]
-            lengths = torch.cat([mask.sum(1) for mask in masks])
-            turns = torch.stack([turn_starts(mask).sum() for mask in masks]).sum()
-            counts = torch.stack([lengths.sum(), (lengths > 0).sum(), turns]).to(torch.float64)
-            n_tokens, n_responses, n_turns = self.accelerator.reduce(counts, reduction="sum").clamp(min=1).tolist()
-            self._totals = StepTotals(
-                n_tokens=int(n_tokens),
-                n_responses=int(n_responses),
-                n_turns=int(n_turns),
-                responses=self._responses(window, masks) if "groups" in window[0] else None,
-                max_length=self.max_completion_length or 1,  # only read if it is set, see `_problems`
-                micro_batch_statistics=self.micro_batch_statistics,
-            )
-        return self._totals
+        if place % size and self._totals is not None:
+            return self._totals
+        window = self._buffered_inputs[place - place % size :][:size]
+        masks = [mask_of(inputs) for inputs in window]
+        old = [inputs.get("old_per_token_logps") for inputs in window]
 
-    def _responses(self, window: list[dict[str, Any]], masks: list[Tensor]) -> Responses:
-        """All responses of the accumulation window, over all processes."""
-        gather = self.accelerator.gather
-        groups, lengths = torch.cat([w["groups"] for w in window]), torch.cat([mask.sum(1) for mask in masks])
-        old = [w.get("old_per_token_logps") for w in window]
-        if any(x is None for x in old):  # not computed where the rollouts are of the current policy
-            return Responses(gather(groups), gather(lengths))
-        sums = torch.cat([(x * mask).sum(1) for x, mask in zip(old, masks, strict=True) if x is not None])
-        return Responses(gather(groups), gather(lengths), gather(sums))
+        def of_all(rows: list[Tensor]) -> Tensor:
+            """Of the responses of all processes."""
+            gathered: Tensor = self.accelerator.gather(torch.cat(rows))
+            return gathered
+
+        lengths = of_all([mask.sum(1) for mask in masks])
+        responses = None
+        if "groups" in window[0]:
+            # Without old log-probabilities the rollouts are of the current policy.
+            known = [(x * mask).sum(1) for x, mask in zip(old, masks, strict=True) if x is not None]
+            groups = of_all([inputs["groups"] for inputs in window])
+            responses = Responses(groups, lengths, of_all(known) if known else None)
+        self._totals = StepTotals(
+            n_tokens=max(1, int(lengths.sum())),
+            n_responses=max(1, int((lengths > 0).sum())),
+            n_turns=max(1, int(of_all([turn_starts(mask).sum(1) for mask in masks]).sum())),
+            responses=responses,
+            max_length=self.max_completion_length or 1,  # only read if it is set, see `_problems`
+            micro_batch_statistics=self.micro_batch_statistics,
+        )
+        return self._totals
 
     def _log(self, parts: dict[str, float], training: bool) -> None:
         """Log metrics of the whole step after its last micro-batch; in evaluation, of each batch."""
@@ -225,10 +226,8 @@ def _problems(objective: Method, config: Any, micro_batch_statistics: bool) -> l
     penalties = (part for part in objective.penalties if isinstance(part, Kl) and part.reference == "initial")
     coefficient = next((part.coefficient for part in penalties), None)
     accumulated, window = config.gradient_accumulation_steps, config.steps_per_generation
-    corrects, mode = (
-        config.use_vllm and config.vllm_importance_sampling_correction,
-        config.vllm_importance_sampling_mode,
-    )
+    mode = config.vllm_importance_sampling_mode
+    corrects = config.use_vllm and config.vllm_importance_sampling_correction
     wrong = {
         f"{field.name}={value!r} is an option of TRL's own loss; set it in the method, and leave it out here.": True
         for field in fields(config)

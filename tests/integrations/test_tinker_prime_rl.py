@@ -1,4 +1,7 @@
-"""The loss for Tinker through the SDK's static method, without a server: what is sent is −∂loss/∂log-probability."""
+"""Losses for Tinker and prime-rl: loss and gradient are those of the whole step, and what cannot be is refused.
+
+Of Tinker's SDK the static method that calls a loss is used, without a server: what is sent is −∂loss/∂log-probability.
+"""
 
 import warnings
 from types import SimpleNamespace
@@ -8,10 +11,12 @@ import pytest
 import torch
 
 from policygrain import method
+from policygrain.integrations import prime_rl
 from policygrain.integrations.options import UnsupportedOption
 from policygrain.integrations.tinker import loss_function
 
 from ..support.batches import FOUR, loss_and_gradient, random_fields
+from . import REFUSED, objective_of
 
 TOOLS = torch.tensor([1, 1, 0, 1, 0, 0, 1, 1, 1])  # 0: tool output
 NAMES = ("grpo", "dapo", "gspo", "tepo_v1", "tepo", "mpo", "kl_cov", "dr_grpo", "gepo")
@@ -26,7 +31,7 @@ each_objective = pytest.mark.parametrize("objective", OBJECTIVES, ids=[*NAMES, "
 def fields():
     """In float32 as Tinker sends them, and without entropies; the engine is the old policy."""
     made = random_fields(FOUR, 3, 0.4)
-    floats = {key: made[key].float() for key in ("log_probs", "old_log_probs", "advantages")}
+    floats = {key: made[key].float() for key in ("log_probs", "old_log_probs", "advantages", "ref_log_probs")}
     given = {
         "groups": torch.tensor([3, 3, 8, 8]),
         "segments": torch.arange(9).expand(4, 9) // 2,
@@ -116,3 +121,37 @@ def test_a_field_that_is_missing_or_has_another_length_is_named(datum, name, cha
 def test_what_tinker_cannot_give_is_refused(name, says):
     with pytest.raises(UnsupportedOption, match=says):
         loss_function(name)
+
+
+def prime_step(objective: Any, fields: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Loss and gradient of a step of prime-rl: responses without padding, one by one, over the number of tokens."""
+    log_probs = fields["log_probs"].clone().requires_grad_()
+    losses = []
+    for i, length in enumerate(FOUR):
+        own = slice(0, length)
+        inputs = SimpleNamespace(
+            trainer_logprobs=log_probs[i, own],
+            inference_logprobs=fields["old_log_probs"][i, own],
+            ref_logprobs=fields["ref_log_probs"][i, own],
+            advantages=fields["advantages"][i].expand(length),
+            loss_mask=fields["mask"][i, own],
+            loss_weights=None,
+        )
+        losses.append(prime_rl.loss(inputs, objective=objective).loss)
+    total = torch.stack(losses).sum() / int(fields["mask"].sum())
+    return total.detach(), torch.autograd.grad(total, log_probs)[0]
+
+
+TURNS = method("dapo", ratio={"name": "block", "layout": "turns", "weights": "uniform"})
+TOKEN_MEANS = ["bypass", "dapo", "tepo_v1", "mpo", "mpo_joint", "prefix_is", "reinforce"]
+
+
+@pytest.mark.parametrize("objective", [*TOKEN_MEANS, TURNS, method("dapo", penalties=["kl"])], ids=str)
+def test_methods_with_a_mean_over_tokens_are_exact_in_prime_rl(objective, fields):
+    torch.testing.assert_close(prime_step(objective, fields), loss_and_gradient(objective, fields))
+
+
+@pytest.mark.parametrize(("objective", "says"), REFUSED["prime_rl"])
+def test_what_prime_rl_cannot_express_is_refused(objective, says, fields):
+    with pytest.raises(UnsupportedOption, match=says):
+        prime_step(objective_of(objective), fields)

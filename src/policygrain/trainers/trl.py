@@ -72,7 +72,6 @@ def train(
         config = grpo_config(
             settings,
             on_rank_0(lambda: make_room(run.checkpoints)),
-            ranks()[1],
             half=None if compute == spec.dtype else compute,
             loads_reference=sharded and "reference" in method.needs and spec.lora is None,
             gpu=device().type == "cuda",
@@ -94,16 +93,14 @@ def train(
 class TrlPolicy(ScoredPolicy):
     """The policy that TRL trains; every process computes a share of the scores."""
 
-    trainer: StudyTrainer | None = None
+    trainer: Any = None  # the StudyTrainer, which is made after it
 
     def score(self, rollouts: Sequence[Rollout], settings: Training) -> TokenScores:
         """Log-probabilities and entropies of all responses under the policy, without gradient."""
-        assert self.trainer is not None
         return self.trainer.score(self.trainer.model, rollouts)
 
     def score_reference(self, rollouts: Sequence[Rollout], settings: Training) -> TokenScores | None:
         """The same under the reference policy; None for a sharded model whose method does not need it."""
-        assert self.trainer is not None
         if self.trainer.ref_model is not None:
             return self.trainer.score(self.trainer.ref_model, rollouts)
         if self.reference is not None:
@@ -132,16 +129,13 @@ class StudyTrainer(GRPOTrainer):
 
     def __init__(self, steps: Run, **kwargs: Any) -> None:
         self.study, self.study_settings = steps, steps.settings
-        self.micro_batches = micro_batches_per_update(steps.settings, ranks()[1])
         self.stopped_by: str | None = None
         self._minibatches: list[Batch] = []
         self._minibatch: Batch | None = None  # of the current optimizer step; None: the step is skipped
-        self._micro_batches: tuple[Tensor, ...] = ()  # rows of the minibatch that this process computes
         self._parts: list[dict[str, float]] = []  # metrics of its micro-batches so far
         self._updates: list[dict[str, float]] = []  # metrics of the optimizer steps of this training step so far
         # TRL counts the batches of a data set, whose content is not used: one pass over it is one training step.
-        rows = ranks()[1] * self.micro_batches * steps.settings.updates_of_batch
-        dataset = Dataset.from_list([{"prompt": ""}] * rows)
+        dataset = Dataset.from_list([{"prompt": ""}] * (ranks()[1] * steps.settings.updates_of_batch))
         super().__init__(
             reward_funcs=lambda completions, **_: [0.0] * len(completions),  # required; the study's grader grades
             train_dataset=dataset,
@@ -150,39 +144,47 @@ class StudyTrainer(GRPOTrainer):
         )
         self.remove_callback(PrinterCallback)
 
-    def _prepare_inputs(self, _: Any) -> dict[str, Any]:
-        """The next micro-batch; at the beginning of a training step, a new batch is sampled."""
-        in_step = self._step % (self.micro_batches * self.study_settings.updates_of_batch)
-        update, micro_batch = divmod(in_step, self.micro_batches)
-        if in_step == 0:
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        """The passes of the next optimizer step; at the beginning of a training step, a new batch is sampled."""
+        model.train()
+        update = self.state.global_step % self.study_settings.updates_of_batch
+        if update == 0:
             self.study.policy.model = self.accelerator.unwrap_model(self.model)
             self.clock, validates = Clock(), self.study.state.step % self.study_settings.validate_every == 0
             self._held_out = self.study.validate(self.clock) if validates else {}
-            batch, self._sampled = self.study.next_batch(self.clock)
+            sampled, self._sampled = self.study.next_batch(self.clock)
             self._started = time.perf_counter()
-            self._minibatches = list(self.study.minibatches(batch))
-        if micro_batch == 0:
-            self._begin_update(self._minibatches[update] if update < len(self._minibatches) else None)
-        return {"rows": self._micro_batches[micro_batch]} if self._micro_batches else {}
+            self._minibatches = list(self.study.minibatches(sampled))
+        self._parts = []
+        passes: tuple[Tensor, ...] = (torch.tensor([]),)
+        self._minibatch = batch = self._minibatches[update] if update < len(self._minibatches) else None
+        if batch is not None:
+            self._step_context = step_context(self.study.policy, batch, self.study.method, self.study_settings)
+            passes = self._passes(batch.rollouts)
+        for number, rows in enumerate(passes, 1):
+            is_last = number == len(passes)  # only its gradients are exchanged between processes
+            self.accelerator.gradient_state._set_sync_gradients(is_last)
+            with contextlib.nullcontext() if is_last else self.accelerator.no_sync(model):
+                with self.compute_loss_context_manager():
+                    loss = self._loss(model, rows)
+                self.accelerator.backward(loss)
+        return loss.detach()
 
-    def _begin_update(self, batch: Batch | None) -> None:
-        self._minibatch, self._parts, self._micro_batches = batch, [], ()
-        if batch is None:
-            return
-        self._step_context = step_context(self.study.policy, batch, self.study.method, self.study_settings)
-        number, count = ranks()
-        by_length = torch.tensor([len(r.ids) for r in batch.rollouts]).argsort(stable=True)
-        self._micro_batches = by_length[number::count].tensor_split(self.micro_batches)
+    def _passes(self, rollouts: Sequence[Rollout]) -> tuple[Tensor, ...]:
+        """The rows that this process computes in each pass, by length; every process has as many passes."""
+        (number, count), settings = ranks(), self.study_settings
+        order = torch.tensor([len(rollout.ids) for rollout in rollouts]).argsort(stable=True)
+        in_a_pass = max(1, settings.micro_batch_tokens // settings.max_tokens)
+        return order[number::count].tensor_split(math.ceil(len(order) / count / in_a_pass))
 
-    def compute_loss(self, model: Any, inputs: dict[str, Any], *_: Any, **__: Any) -> Tensor:
-        """The objective on a micro-batch, normalised by the whole optimizer step. Scalar with gradient."""
-        batch, rows = self._minibatch, inputs.get("rows")
-        if batch is None or rows is None or not len(rows):
+    def _loss(self, model: Any, rows: Tensor) -> Tensor:
+        """The objective on rows of the minibatch, normalised by the whole optimizer step. Scalar with gradient."""
+        if self._minibatch is None or not len(rows):
             # A process without responses takes part in the forward passes of sharded models, with a loss of 0.
             tokenizer = self.study.policy.tokenizer
             nothing = Rollout([tokenizer.eos_token_id], [tokenizer.eos_token_id], True, [])
             return self._scores(model, [nothing]).log_probs.sum() * 0.0
-        part, method = batch.rows(rows), self.study.method
+        part, method = self._minibatch.rows(rows), self.study.method
         scores = self._scores(model, part.rollouts, "entropy_gradient" in method.needs)
         now = {"log_probs": scores.log_probs, "entropy": scores.entropy}
         out = method.loss(part.tokens.replace(**now, step=self._step_context))
@@ -209,13 +211,10 @@ class StudyTrainer(GRPOTrainer):
 
         Each process computes a share, in the same number of passes, and returns the scores of all responses.
         """
-        (number, count), settings = ranks(), self.study_settings
-        order = torch.tensor([len(r.ids) for r in rollouts]).argsort(stable=True)
-        passes = math.ceil(len(order) / count / max(1, settings.micro_batch_tokens // settings.max_tokens))
         whole = [torch.zeros((len(rollouts), width_of(rollouts)), device=device()) for _ in range(2)]
         with torch.no_grad():
-            for rows in order[number::count].tensor_split(passes):
-                scores = self._scores(model, [rollouts[row] for row in (rows if len(rows) else order[:1])])
+            for rows in self._passes(rollouts):
+                scores = self._scores(model, [rollouts[row] for row in rows.tolist() or [0]])
                 if len(rows):
                     for values, computed in zip(whole, scores[:2], strict=True):
                         values[rows, : computed.shape[1]] = computed.float()
@@ -318,25 +317,11 @@ def is_sharded(settings: Training) -> bool:
     return bool(settings.trl.get("fsdp"))
 
 
-def micro_batches_per_update(settings: Training, ranks: int) -> int:
-    """The number of micro-batches that each process divides its share of an optimizer step into.
-
-    It is the same for all steps: enough for responses of `max_tokens` to fit into `micro_batch_tokens`.
-    """
-    responses = settings.prompts_per_step * settings.group
-    share = -(-responses // (settings.updates_per_batch * ranks))
-    rows = max(1, settings.micro_batch_tokens // settings.max_tokens)
-    return -(-share // rows)
-
-
-def grpo_config(
-    settings: Training, out: Path, ranks: int, *, half: str | None, loads_reference: bool, gpu: bool
-) -> GRPOConfig:
+def grpo_config(settings: Training, out: Path, *, half: str | None, loads_reference: bool, gpu: bool) -> GRPOConfig:
     """TRL's configuration of a run. ``half``: the precision of autocast, if it is not that of the weights.
 
     UserError if TRL refuses the settings of `training.trl`.
     """
-    micro_batches = micro_batches_per_update(settings, ranks)
     of_run = {
         "output_dir": str(out),
         "use_cpu": not gpu,
@@ -344,8 +329,7 @@ def grpo_config(
         "fp16": half == "float16",
         "adam_beta1": settings.betas[0],
         "adam_beta2": settings.betas[1],
-        "gradient_accumulation_steps": micro_batches,
-        "steps_per_generation": micro_batches * settings.updates_of_batch,
+        "steps_per_generation": settings.updates_of_batch,
         "max_steps": settings.steps * settings.updates_of_batch,
         # Any number but 0 makes TRL load the initial model, and shard it; the penalty itself is the objective's.
         "beta": 1.0 if loads_reference else 0.0,

@@ -12,4 +12,6 @@ REFUSED = yaml.safe_load(Path(__file__).with_name("refused.yaml").read_text())
 
 def objective_of(chosen: Any) -> Any:
     """A method, where its changes of a preset are given."""
-    return method("own", {"own": chosen}) if isinstance(chosen, dict) else chosen
+    if not isinstance(chosen, dict):
+        return chosen
+    return method(chosen["base"], **{key: value for key, value in chosen.items() if key != "base"})

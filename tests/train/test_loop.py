@@ -174,7 +174,7 @@ def test_a_batch_sampled_ahead_is_off_from_the_policy_that_sampled_it(made, tmp_
         staleness = [r.pop("staleness", None) for r in rows[ahead]]
         assert staleness == ([min(step, ahead) for step in range(5)] if ahead else [None] * 5)
         assert capsys.readouterr().err.count("all importance ratios are 1") == (ahead == 0)
-    # Batches that are sampled together are those of single calls up to rounding.
+    # What is sampled ahead is what a step of its own would have sampled.
     first, second = (pytest.approx(rows[2][step], rel=1e-4, abs=1e-6) for step in (0, 1))
     assert rows[0][0] == first == rows[1][0]
     assert max(r["kl_old"] for r in rows[0]) < 1e-9 < rows[1][1]["kl_old"]
@@ -223,7 +223,7 @@ def test_an_engine_sleeps_while_the_policy_learns_and_is_awake_when_it_samples(m
 
 
 def test_an_engine_that_is_not_the_policy_ends_the_run(made, tmp_path, monkeypatch):
-    """The engine never gets new weights; the message names step, difference and bound, and the run is saved."""
+    """The engine never gets new weights; the message names step, difference and bound, and the run can go on."""
     load_weights, start = TorchEngine.load_weights, load_model(str(made[1]))[0]
     study = small_study(training={"learning_rate": 3e-3, "off_policy_steps": 1})
     expected = r"step \d: trainer and engine differ by 0\.\d+ nats .*more than 0\.01 \(training\.max_mismatch\)"

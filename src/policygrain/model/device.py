@@ -84,9 +84,6 @@ def visible_gpus() -> list[str]:
     return [found[int(name)] if name.isdecimal() and int(name) < len(found) else name for name in wanted if name]
 
 
-# ---- memory beside an engine ----
-
-
 def no_updates_yet() -> None:
     """A run begins: what its updates need is not known."""
     _peak.clear()
@@ -107,9 +104,6 @@ def fits_beside_updates(size: int) -> bool:
         return False
     free, total = torch.cuda.mem_get_info()
     return free - max(0, _peak[-1] - torch.cuda.memory_reserved()) > size + SPARE * total
-
-
-# ---- precision: weights, accumulated gradients and AdamW keep the model's own; log-probabilities are float32 ----
 
 
 def resolve_compute(compute: str, weights: str = "float32") -> torch.dtype:
@@ -153,12 +147,12 @@ def compute_name(model: PreTrainedModel) -> str:
 
 
 def forward_precision(model: PreTrainedModel) -> AbstractContextManager[object]:
-    """Context of the layers' forward pass: autocast if its precision differs from that of the weights."""
+    """Context of the layers' forward pass: autocast if its precision differs from that of the weights.
+
+    Weights, accumulated gradients and AdamW keep the precision of the weights; log-probabilities are float32.
+    """
     dtype = compute_dtype(model)
     return nullcontext() if dtype == model.dtype else torch.autocast(device().type, dtype)
-
-
-# ---- errors ----
 
 
 @contextmanager

@@ -144,9 +144,6 @@ def _tokenizer_class(folder: Path) -> Any:
     return AutoTokenizer
 
 
-# ---- weights ----
-
-
 def add_adapter(model: PreTrainedModel, settings: Lora, seed: int) -> None:
     """Add a LoRA adapter to ``model`` in place and freeze all other weights.
 

@@ -46,7 +46,8 @@ class Batch:
         """The rows ``index`` of the batch, as wide as the longest response."""
         rows = [int(row) for row in index]
         rollouts = [self.rollouts[row] for row in rows]
-        return Batch(rollouts, self.tokens.rows(rows, width=width_of(rollouts)))
+        (at,) = to_device([torch.tensor(rows)], self.tokens.mask.device)
+        return Batch(rollouts, self.tokens.rows(at, width=width_of(rollouts)))
 
     def to(self, device: torch.device) -> Batch:
         """The same batch on another device."""

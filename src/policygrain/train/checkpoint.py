@@ -249,9 +249,6 @@ def explained(checkpoints: Path, step: int) -> Iterator[None]:
         ) from error
 
 
-# ---- logs ----
-
-
 def resume_logs(run: RunFolder, step: int) -> None:
     """Keep the lines of the steps before ``step``. UserError if one is missing.
 

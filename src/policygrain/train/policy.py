@@ -70,9 +70,6 @@ class Policy(ScoredPolicy):
             parameters["lr"] = parameters["initial_lr"] * min(1.0, share)
 
 
-# ---- opening ----
-
-
 def open_policy(start: str, spec: Model, method: Method, settings: Training, seed: int, fused: bool = True) -> Policy:
     """The policy at the start of training: the weights of ``start`` in ``spec.dtype``, with adapter and optimizer."""
     model, tokenizer, reference = open_models(start, spec, settings, seed, fused=fused)
@@ -146,9 +143,6 @@ def make_scaler(settings: Training) -> torch.amp.GradScaler:
     return torch.amp.GradScaler(device().type, enabled=settings.compute == "float16")
 
 
-# ---- scores ----
-
-
 def score_rollouts(
     model: PreTrainedModel, rollouts: Sequence[Rollout], settings: Training, heads: MTPHeads | None = None
 ) -> TokenScores:
@@ -188,9 +182,6 @@ def on_device(reference: PreTrainedModel | None, model: PreTrainedModel) -> Iter
             if not fits_beside_updates(sum(host.nbytes for host in on_host)):
                 for tensor, host in zip(tensors, on_host, strict=True):
                     tensor.data = host
-
-
-# ---- updates ----
 
 
 def update(policy: Policy, batch: Batch, method: Method, settings: Training) -> dict[str, float]:

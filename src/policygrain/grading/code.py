@@ -51,11 +51,10 @@ class CodeGrader(Grader):
 
         UserError if a problem has no tests, or if its tests never call its function.
         """
-        answers = [i for i, item in enumerate(items) if not item.options.tests]
-        if answers and self.answers is None:
-            raise UserError(f"{items[answers[0]].name}: the problem has no tests to run a program against.")
         outcomes: dict[int, Outcome] = {}
-        if self.answers is not None:
+        if answers := [i for i, item in enumerate(items) if not item.options.tests]:
+            if self.answers is None:
+                raise UserError(f"{items[answers[0]].name}: the problem has no tests to run a program against.")
             outcomes |= zip(answers, self.answers.grade_items([items[i] for i in answers]), strict=True)
         tasks: dict[int, Task] = {}
         for i, item in enumerate(items):
@@ -77,9 +76,8 @@ class CodeGrader(Grader):
 def program_of(response: str, options: Options) -> str | None:
     """The program in a response, preceded by the problem's ``setup``; None if there is none.
 
-    The program is the last fenced block that defines the function, else the whole response if it defines the function.
-    Otherwise the last block, or the response, is taken as a completion of the problem's signature, up to the first line
-    that is no longer part of the function. Blocks in other languages are left out.
+    The program is the last fenced block that defines the function, else the whole response if it defines it, else the
+    last block, or the response, as a completion of the problem's signature. Blocks in other languages are left out.
     """
     response = response.replace("\r\n", "\n")
     found = _FENCED.findall(response)
@@ -94,8 +92,6 @@ def program_of(response: str, options: Options) -> str | None:
     body = _END.split(body, maxsplit=1)[0]
     return f"{options.setup}\n{options.signature}{body}\n"
 
-
-# ---- in a worker ----------------------------------------------------------------------------------------------------
 
 FAILURES: dict[str, Outcome] = {"SyntaxError": "unparsable", "IndentationError": "unparsable", "TabError": "unparsable"}
 FAILURES |= {"timeout": "timeout", "MemoryError": "error", "output": "error"}
@@ -122,10 +118,9 @@ def run_tests(options: Options, candidate: Callable[..., Any]) -> BaseException 
 
 def _never_called(error: BaseException | None, options: Options) -> str:
     """Message for tests that never call the function: an error of the problem, whatever the program is."""
-    said = "never call"
-    if error is not None:
-        lines = [f"line {f.lineno}: " for f in traceback.extract_tb(error.__traceback__) if f.filename == "<tests>"]
-        said = f"fail ({''.join(lines[-1:])}{error!r:.200}) before they call"
+    traced = traceback.extract_tb(error.__traceback__) if error is not None else []
+    *_, line = ["", *(f"line {frame.lineno}: " for frame in traced if frame.filename == "<tests>")]
+    said = "never call" if error is None else f"fail ({line}{error!r:.200}) before they call"
     return (
         f"its tests {said} `{options.entry_point}`. Call it in `tests`, or define check(candidate) there; other "
         "functions and classes of tests are not run."
@@ -133,7 +128,7 @@ def _never_called(error: BaseException | None, options: Options) -> str:
 
 
 def grade_pair(limits: str, program: str, options: Options) -> str:
-    """The outcome of a program: `correct` if every test passes. ``limits``: seconds and MiB, as text.
+    """In a worker, the outcome of a program: `correct` if every test passes. ``limits``: seconds and MiB, as text.
 
     If the tests never call the function: UNREADABLE_GOLD and a message.
     """

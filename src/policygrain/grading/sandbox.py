@@ -46,10 +46,7 @@ def arguments() -> list[str]:
 
 @functools.cache
 def isolation() -> str:
-    """The method of isolation, `bubblewrap`, once a test program could neither start a process nor read outside files.
-
-    UserError, with the reason and what to do, if it could, or did not run.
-    """
+    """`bubblewrap`, once a test program could neither start a process nor read outside files; UserError if it could."""
     program = f"import os\ndef f():\n    try: os.fork()\n    except OSError: open({str(INSIDE)!r})"
     try:
         with closing(Function(program, "f", seconds=10.0)) as function, suppress(FileNotFoundError):
@@ -69,12 +66,11 @@ class TimeLimit(BaseException):
 
 
 class Function:
-    """A function of an untrusted program; calls are executed in a sandbox.
+    """A function of an untrusted program; its calls are executed in a sandbox, with copies of built-in types.
 
-    Arguments and return values are copies of built-in types. Changes that the program makes to `assert`, `sys.exit` or
-    any module stay in its own process. ``failure`` is the reason why the function cannot be called (any longer):
-    `timeout`, `ended`, `output` (more than LONGEST_REPLY at once), or the name of what the program raised as it was
-    defined. It ends with its first failure. ``calls`` counts the calls. OSError if bubblewrap fails, with its message.
+    ``failure`` is the reason why it cannot be called (any longer): `timeout`, `ended`, `output` (more than
+    LONGEST_REPLY at once), or the name of what the program raised as it was defined. It ends with its first failure.
+    ``calls`` counts the calls. OSError if bubblewrap fails, with its message.
     """
 
     def __init__(self, program: str, name: str, seconds: float = 5.0, mib: int = 512) -> None:

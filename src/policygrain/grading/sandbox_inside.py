@@ -17,8 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 NOBODY = 65534
-# Limits are on processor time, so that the load of the machine does not change outcomes; in wall-clock time a program
-# may take this many times as long.
+# The limit is on processor time, which does not depend on the load; by the clock it may take this many times as long.
 WALL_CLOCK_FACTOR = 3
 
 
@@ -74,8 +73,7 @@ def decode(value: Any) -> Any:
 def main() -> None:
     """Execute the program of a job, then call its function once for each further line of standard input.
 
-    First an empty line says that the sandbox has started. The parent sends the job after that, so no program runs
-    without a parent that bubblewrap watches.
+    The parent sends the job after an empty line from here: no program runs without a parent that bubblewrap watches.
     """
     if os.getuid() == 0:  # the kernel does not limit root's processes
         with suppress(OSError):  # root of a user namespace that has no other user is not root for the kernel

@@ -6,11 +6,12 @@ Importing this module does not import torch.
 from __future__ import annotations
 
 import functools
+import operator
 import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from importlib import resources
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Anchor = Literal["old", "rollout", "loglinear"]  # the policy in the denominator of the ratio
 Grain = Literal["token", "sequence", "geometric", "turn"]  # of a correction
+BOUNDS = {"ge": operator.ge, "gt": operator.gt, "le": operator.le, "lt": operator.lt}
 TEXTS = ("base", "label", "summary", "source")  # keys of a method that change no result
 # Key of a method → name → class, of the parts that it accepts besides custom functions.
 CHOICES: dict[str, dict[str, type[Part]]] = {
@@ -355,5 +357,20 @@ def _reader(kind: type[Any]) -> Callable[[dict[str, Any]], Any]:
     try:
         from pydantic import TypeAdapter
     except ModuleNotFoundError:
-        return lambda values: kind(**values)
+        return functools.partial(_checked, kind)
     return TypeAdapter(kind).validate_python
+
+
+def _checked(kind: type[Any], values: dict[str, Any]) -> Any:
+    """An instance without pydantic. ValueError for a value that is none of its choices, or out of bounds."""
+    made, hints = kind(**values), get_type_hints(kind)
+    for one in fields(kind):
+        value, choices = getattr(made, one.name), get_args(hints[one.name])
+        if get_origin(hints[one.name]) is Literal and value not in choices:
+            raise ValueError(f"{one.name}: {value!r} is not one of {', '.join(map(repr, choices))}")
+        bounds = {bound: one.metadata[bound] for bound in BOUNDS if bound in one.metadata and value is not None}
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        for bound, limit in bounds.items():
+            if not number or not BOUNDS[bound](value, limit):
+                raise ValueError(f"{one.name}: {value!r} is not a number that is {bound} {limit:g}")
+    return made

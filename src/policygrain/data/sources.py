@@ -102,7 +102,9 @@ def prepare_benchmarks(study: Study, out: DataFolder) -> None:
     Synthetic problems are not compared: their splits share no question, and questions of a family have similar words.
     """
     data = study.data
-    foreign = [p for p in read_problems(out.train) if p.source not in FAMILIES]
+    families = [source for source in data.train if source in FAMILIES]
+    synthetic = {p for source in families for p in generate(source, "train", data.train_size, data.seed, data.levels)}
+    foreign = [p for p in read_problems(out.train) if p not in synthetic]
     compared: dict[str, list[Problem]] = {}
     for benchmark in study.evaluation.benchmarks:
         problems = benchmark_problems(benchmark, data.root, data.seed, data.levels)

@@ -6,7 +6,7 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from . import left
 
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # a sixth of the start-up time of a short run. `load_model` enables the collector again.
     gc.disable()
     try:
-        app(args=_repeated(words), prog_name="policygrain")
+        app(args=repeated(words), prog_name="policygrain")
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 0
     finally:
@@ -43,18 +43,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _repeated(words: Sequence[str]) -> list[str]:
-    """The command line with `--seeds 0 1` as `--seeds 0 --seeds 1`."""
-    repeated: list[str] = []
+def repeated(words: Sequence[str], several: Collection[str] = SEVERAL) -> list[str]:
+    """The command line with `--seeds 0 1` as `--seeds 0 --seeds 1`; ``several``: the options that words may follow."""
+    spread: list[str] = []
     option, values = "", 0
     for word in words:
         if word.startswith("-") and not word.removeprefix("-")[:1].isdecimal():
-            option, values = (word if word in SEVERAL else ""), 0
+            option, values = (word if word in several else ""), 0
         elif option:
             values += 1
-            repeated += [option] if values > 1 else []
-        repeated.append(word)
-    return repeated
+            spread += [option] if values > 1 else []
+        spread.append(word)
+    return spread
 
 
 def _failed(message: str) -> int:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from policygrain.cli import _repeated, main
+from policygrain.cli import main, repeated
 from policygrain.commands import app
 from policygrain.errors import Stopped, UserError
 from policygrain.study import load_study
@@ -52,8 +52,8 @@ def test_what_is_no_command_or_option_is_said(capsys):
 
 
 def test_several_words_may_follow_an_option():
-    repeated = _repeated(["train", "--seeds", "0", "1", "--arm", "a", "--b", "x", "y", "--margin", "-1"])
-    assert repeated == ["train", "--seeds", "0", "--seeds", "1", "--arm", "a", "--b", "x", "--b", "y", "--margin", "-1"]
+    spread = repeated(["train", "--seeds", "0", "1", "--arm", "a", "--b", "x", "y", "--margin", "-1"])
+    assert spread == ["train", "--seeds", "0", "--seeds", "1", "--arm", "a", "--b", "x", "--b", "y", "--margin", "-1"]
 
 
 # ---- errors ---------------------------------------------------------------------------------------------------------

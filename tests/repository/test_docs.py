@@ -10,7 +10,7 @@ import pytest
 import typer
 import yaml
 
-from policygrain.cli import _repeated
+from policygrain.cli import repeated
 from policygrain.commands import app
 from policygrain.merging import merge
 from policygrain.study import parse_study
@@ -82,7 +82,7 @@ def test_commands_have_the_options_that_they_are_given(path):
     for line in "\n".join(blocks(path, "", "bash")).replace("\\\n", " ").splitlines():
         command = re.match(r"(?:\$ )?(?:\.venv/bin/)?policygrain (.*)", line.strip())
         if command:
-            words = _repeated(shlex.split(command[1].split(" >")[0].split(" | ")[0], comments=True))
+            words = repeated(shlex.split(command[1].split(" >")[0].split(" | ")[0], comments=True))
             chosen = typer.main.get_command(app)
             while words and words[0] in getattr(chosen, "commands", {}):
                 chosen = chosen.commands[words.pop(0)]

@@ -21,8 +21,9 @@ P = ParamSpec("P")
 INTERRUPTED = 128 + signal.SIGINT
 PIPE_CLOSED = 128 + signal.SIGPIPE
 END_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+SHELL = {"max_content_width": 120}
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, context_settings={"max_content_width": 120})
+app = typer.Typer(name="policygrain", no_args_is_help=True, pretty_exceptions_enable=False, context_settings=SHELL)
 
 
 @app.callback(invoke_without_command=True)
@@ -34,7 +35,14 @@ def _version(version: Annotated[bool, typer.Option("--version", help="print the 
 
 
 def command(group: str, of: typer.Typer = app) -> Callable[[Callable[P, None]], Callable[P, None]]:
-    """Decorator that makes a function a command, named and documented as the function, in a group of the help."""
+    """Decorator that makes a function a command, named and documented as the function, in a group of the help.
+
+    Messages about errors begin with the name of the application ``of``.
+    """
+
+    def failed(message: str, code: int) -> typer.Exit:
+        print(f"{of.info.name}: {message}", file=sys.stderr)
+        return typer.Exit(code)
 
     def register(function: Callable[P, None]) -> Callable[P, None]:
         @functools.wraps(function)
@@ -46,29 +54,23 @@ def command(group: str, of: typer.Typer = app) -> Callable[[Callable[P, None]], 
                 function(*args, **options)
                 sys.stdout.flush()
             except UserError as error:
-                raise _failed(str(error), error.exit_code) from None
+                raise failed(str(error), error.exit_code) from None
             except Stopped as stopped:
-                raise _failed(f"{stopped} The same command resumes.", stopped.exit_code) from None
+                raise failed(f"{stopped} The same command resumes.", stopped.exit_code) from None
             except KeyboardInterrupt:
-                raise _failed("interrupted; run the same command again to continue.", INTERRUPTED) from None
+                raise failed("interrupted; run the same command again to continue.", INTERRUPTED) from None
             except BrokenPipeError:  # the reader of the output, such as `| head`, has ended
                 os._exit(PIPE_CLOSED)  # without the interpreter's message about the rest of the output
             except OSError as error:
                 if error.errno is None:
                     raise
                 where = f"{error.filename}: " if error.filename else ""
-                raise _failed(f"{where}{error.strerror}.", 2) from None
+                raise failed(f"{where}{error.strerror}.", 2) from None
 
         of.command(function.__name__.strip("_").replace("_", "-"), rich_help_panel=group)(run)
         return run
 
     return register
-
-
-def _failed(message: str, code: int) -> typer.Exit:
-    """Print the message to standard error; returns the exception with the exit code."""
-    print(f"policygrain: {message}", file=sys.stderr)
-    return typer.Exit(code)
 
 
 def option(help: str, *names: str, metavar: str | None = None) -> typer.models.OptionInfo:

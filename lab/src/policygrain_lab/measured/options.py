@@ -2,55 +2,25 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
-from dataclasses import MISSING, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import MISSING, dataclass, fields
+from typing import TYPE_CHECKING
 
 from policygrain.errors import UserError, did_you_mean
 from policygrain.objective import comparison_names, method_names
+from policygrain.objective.part import setting
 
 if TYPE_CHECKING:
     from policygrain.study import Study
-
-O = TypeVar("O", bound="Options")  # noqa: E741
-
-
-def option(help: str, default: Any = MISSING, least: int = 1) -> Any:
-    """A field that is an option; ``least``: bound of its numbers."""
-    return field(default=default, metadata={"help": help, "least": least})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """What both measurements need."""
 
-    methods: tuple[str, ...] = option("presets or methods of the study; their samplers are not used")
-    reference: str = option("the method that trains the policy, one of --methods; differences are to it")
-    steps: tuple[int, ...] = option("training steps before rollouts are sampled: stages that are measured", (4,), 0)
-    prompts_per_update: int = option("prompts of a batch, of one optimizer step", 3)
-
-    @classmethod
-    def add_to(cls, parser: ArgumentParser) -> None:
-        """Add the options to a command."""
-        for one in fields(cls):
-            several, kind = "tuple" in str(one.type), int if "int" in str(one.type) else str
-            given: dict[str, Any] = {"type": kind, "nargs": "+"} if several else {"type": kind}
-            text = one.metadata["help"]
-            if one.default is MISSING:
-                given |= {"required": True}
-            else:
-                shown = one.default if several else [one.default]
-                given |= {"default": one.default}
-                text = f"{text} (default: {' '.join(map(str, shown))})"
-            parser.add_argument(f"--{one.name.replace('_', '-')}", help=text, metavar=kind.__name__.upper(), **given)
-
-    @classmethod
-    def of(cls: type[O], arguments: Namespace) -> O:
-        """The options in the arguments of a command."""
-        given: dict[str, Any] = {one.name: getattr(arguments, one.name) for one in fields(cls)}
-        for key, value in given.items():
-            given[key] = tuple(value) if isinstance(value, list) else value
-        return cls(**given)
+    methods: list[str] = setting(MISSING, "presets or methods of the study; their samplers are not used")
+    reference: str = setting(MISSING, "the method that trains the policy, one of --methods; differences are to it")
+    steps: list[int] = setting((4,), "training steps before rollouts are sampled: stages that are measured", ge=0)
+    prompts_per_update: int = setting(3, "prompts of a batch, of one optimizer step", ge=1)
 
     def prompts(self) -> dict[str, int]:
         """Option → prompts that it needs, of one policy."""
@@ -61,11 +31,11 @@ class Options:
         known = [*study.methods, *method_names(), *comparison_names()]
         for one in fields(self):
             value, name = getattr(self, one.name), f"--{one.name.replace('_', '-')}"
-            values = value if isinstance(value, tuple) else (value,)
+            values = value if isinstance(value, list | tuple) else (value,)
             if twice := next((v for i, v in enumerate(values) if v in values[:i]), None):
                 raise UserError(f"{name}: {twice} occurs twice.")
-            if low := [v for v in values if isinstance(v, int) and v < one.metadata["least"]]:
-                raise UserError(f"{name} {low[0]}: expected at least {one.metadata['least']}.")
+            if low := [v for v in values if isinstance(v, int) and v < one.metadata["ge"]]:
+                raise UserError(f"{name} {low[0]}: expected at least {one.metadata['ge']}.")
         for name in self.methods:
             if name not in known:
                 raise UserError(f"--methods: no method is called {name!r}.{did_you_mean(name, known)}")
@@ -109,11 +79,12 @@ class Estimators(Options):
     They do so at some distances (optimizer steps by the reference), and are compared with the true gradient there.
     """
 
-    updates: tuple[int, ...] = option("distances: optimizer steps between the policy that sampled and that which is "
-                                      "updated", (4, 16), 0)  # fmt: skip
+    updates: list[int] = setting(
+        (4, 16), "distances: optimizer steps between the policy that sampled and that which is updated", ge=0
+    )
     # The jackknife leaves out one batch and estimates the squared mean of the others, which needs two.
-    batches: int = option("ordinary batches, the same for all estimators", 100, 3)
-    true_prompts: int = option("prompts whose fresh responses, at each distance, give the true gradient", 400, 3)
+    batches: int = setting(100, "ordinary batches, the same for all estimators", ge=3)
+    true_prompts: int = setting(400, "prompts whose fresh responses, at each distance, give the true gradient", ge=3)
 
     def prompts(self) -> dict[str, int]:
         """Option → prompts that it needs, of one policy."""
@@ -128,10 +99,11 @@ class Rounds(Options):
     All make the same updates with the same optimizer state; after some of them the policy is validated.
     """
 
-    updates: tuple[int, ...] = option("updates after which the policy is validated; the largest ends the round",
-                                      (1, 2, 4, 8, 16))  # fmt: skip
-    pools: int = option("pools of rollouts per policy", 2)
-    samples: int = option("responses per validation problem at the end of a round; before it one", 1)
+    updates: list[int] = setting(
+        (1, 2, 4, 8, 16), "updates after which the policy is validated; the largest ends the round", ge=1
+    )
+    pools: int = setting(2, "pools of rollouts per policy", ge=1)
+    samples: int = setting(1, "responses per validation problem at the end of a round; before it one", ge=1)
 
     def prompts(self) -> dict[str, int]:
         """Option → prompts that it needs, of one policy."""

@@ -31,11 +31,12 @@ def fill(text: str) -> str:
 
 
 def parts() -> str:
-    """Every part of every key with its parameters, from the classes."""
+    """Every part of every key with its parameters, from the classes; other packages may have registered more."""
     rows = [
         [key, f"`{name}`", _about(kind), _parameters(kind)]
         for key, choices in CHOICES.items()
         for name, kind in choices.items()
+        if kind.__module__.startswith("policygrain.objective.")
     ]
     return _table(["key", "name", "what it is", "parameters"], rows)
 

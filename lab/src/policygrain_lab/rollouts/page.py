@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
-from html import escape
+from collections.abc import Sequence
+from importlib import resources
 from typing import Any
 
+from jinja2 import Environment, StrictUndefined
 from torch import Tensor
 
 from policygrain.text import columns
 
 from .anatomy import SAME, Anatomy, clusters
 
-# Smallest cosine of each colour, from dark to light.
-SHADES = ((SAME, "#08306b"), (0.99, "#2171b5"), (0.95, "#6baed6"), (0.8, "#9ecae1"), (0.5, "#deebf7"), (0, "#f7fbff"))
-BELOW_0 = "#f4a582"
+# Smallest cosine of each colour, from dark to light; the last one is that of cosines below 0.
+SHADES = (
+    (SAME, "#08306b"), (0.99, "#2171b5"), (0.95, "#6baed6"), (0.8, "#9ecae1"), (0.5, "#deebf7"), (0, "#f7fbff"),
+    (-2, "#f4a582"),
+)  # fmt: skip
 CELL = 13  # pixels
-STYLE = """
-:root { color-scheme: light dark; --ink: #1b1b1b; --soft: #5b5b5b; --line: #d9d9d9; --paper: #fff; --blue: 0 114 178; }
-@media (prefers-color-scheme: dark) { :root { --ink: #ececec; --soft: #a9a9a9; --line: #444; --paper: #16181a; } }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 0 auto; padding: 1rem;
-  max-width: 72rem; }
-h1 { font-size: 1.6rem; margin: 1rem 0 .4rem; } h2 { font-size: 1.2rem; margin: 2rem 0 .4rem; }
-.lead { font-size: 1.1rem; } .note, figcaption { font-size: .88rem; color: var(--soft); max-width: 50rem; }
-.wide { overflow-x: auto; } svg text { fill: var(--ink); }
-table { border-collapse: collapse; font-size: .78rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .15rem .45rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
-th[colspan] { text-align: center; }
-th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: var(--paper); }
-.key { display: inline-block; width: .9em; height: .9em; margin: 0 .25em 0 .8em; border: 1px solid var(--line); }
-"""
 # Views in the terminal's table, and the index of the label that it shows.
 COLUMNS = {"advantage": 0, "position": -1, "length": -1, "turn": -1, "staleness": -1, "entropy": -1}
 MEANINGS = {
@@ -131,101 +120,34 @@ def _defined(value: Any) -> Any:
 
 def page(anatomy: Anatomy, title: str) -> str:
     """The anatomy as an HTML page."""
-    first, *rest = sentences(anatomy)
-    maps = [("Which objectives are the same update", "vectors c", anatomy.cosines)]
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"percent": _percent, "colour": _colour, "depth": _depth}
+    template = environment.from_string((resources.files(__package__) / "anatomy.html").read_text(encoding="utf-8"))
+    content = data(anatomy)
+    maps = [("Which objectives are the same update", "vectors c", content["cosines"])]
     if anatomy.gradient:
-        maps.append(("The same in gradient space", "projected gradients", anatomy.gradient["cosines"]))
-    parts = [
-        f"<h1>Anatomy of {escape(title)}</h1><p class=note>{_counts(anatomy)}</p><p class=lead>{escape(first)}</p>",
-        *(f"<p>{escape(line)}</p>" for line in rest),
-        *(f"<h2>{head}</h2><figure>{heat_map(anatomy, cosines)}{_legend(of)}</figure>" for head, of, cosines in maps),
-        f"<h2>Shares of the update</h2>{_shares(anatomy)}",
-        f"<h2>Which tokens are silenced</h2>{_silenced(anatomy)}",
-        "<h2>Notes</h2><ul class=note>",
-        *(f"<li>{escape(line)}" for line in anatomy.notes),
-        *(f"<li>Left out: {escape(line)}." for line in left_out(anatomy)),
-        "</ul>",
-    ]
-    policy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" '
-        f'content="{policy}"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>Anatomy of {escape(title)}</title><style>{STYLE}</style></head><body>{''.join(parts)}</body></html>\n"
+        maps.append(("The same in gradient space", "projected gradients", content["gradient"]["cosines"]))
+    return template.render(
+        **content,
+        title=title,
+        size=_counts(anatomy),
+        maps=maps,
+        left_out_texts=left_out(anatomy),
+        longest=max(len(anatomy.names[i]) for i in content["order"]),
+        meanings=MEANINGS,
+        shades=SHADES,
+        cell=CELL,
     )
 
 
-def heat_map(anatomy: Anatomy, cosines: Tensor) -> str:
-    """An SVG of the cosines, similar objectives together; a tooltip shows the number of a cell."""
-    _, order = clusters(anatomy.cosines)
-    left = 9 + 6 * max(len(anatomy.names[i]) for i in order)
-    width, cells = left + CELL * len(order), []
-    for y, i in enumerate(order):
-        name, at = escape(anatomy.names[i]), left + CELL * y
-        cells.append(f'<text x="{left - 4}" y="{at + 10}" text-anchor="end">{name}</text>')
-        cells.append(f'<text transform="translate({at + 10} {left - 4}) rotate(-90)">{name}</text>')
-        for x, j in enumerate(order):
-            value = float(cosines[i, j])
-            cells.append(
-                f'<rect x="{left + CELL * x}" y="{at}" width="{CELL - 1}" height="{CELL - 1}" fill="{_shade(value)}">'
-                f"<title>{name}, {escape(anatomy.names[j])}: {value:.4f}</title></rect>"
-            )
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {width}" width="{width}" role="img" '
-        f'aria-label="cosines" font-family="sans-serif" font-size="10" style="max-width: 100%">{"".join(cells)}</svg>'
-    )
+def _colour(cosine: float) -> str:
+    return next(colour for least, colour in SHADES if cosine >= least - 1e-12)
 
 
-def _shade(value: float) -> str:
-    return next((colour for least, colour in SHADES if value >= least - 1e-12), BELOW_0)
+def _depth(share: float | None, usual: float) -> str:
+    """Opacity of a cell: 0 up to the usual share, 0.7 from eight times as much on."""
+    return f"{0.7 * min(1.0, max(0.0, math.log2(share / usual) / 3)) if share and usual else 0:.2f}"
 
 
-def _legend(of: str) -> str:
-    keys = [(f"≥ {least:g}", colour) for least, colour in SHADES] + [("below 0", BELOW_0)]
-    shown = "".join(f'<span class=key style="background: {colour}"></span>{text}' for text, colour in keys)
-    return f"<figcaption>Cosine of the {of} of two objectives, whose update is Σ c ∇log π. {shown}</figcaption>"
-
-
-def _shares(anatomy: Anatomy) -> str:
-    """Shares of the update by view; a cell is coloured if its share is above that of the label's tokens."""
-    tokens = "".join(f"<td>{_percent(share)}" for view in anatomy.views.values() for share in view.tokens)
-    return (
-        _table(anatomy, "update", MEANINGS, f"<tr><td>share of tokens{tokens}{'<td>' * len(MEANINGS)}")
-        + "<p class=note>Share of Σ|c|, coloured where it is above that of the tokens. "
-        + "; ".join(f"{name.replace('_', ' ')}: {escape(text)}" for name, text in MEANINGS.items())
-        + ".</p>"
-    )
-
-
-def _silenced(anatomy: Anatomy) -> str:
-    """Shares of silenced tokens by view; a cell is coloured where it is above that of all tokens."""
-    return (
-        _table(anatomy, "silenced", ["silenced"])
-        + "<p class=note>Of the tokens with an advantage, the share whose coefficient is 0, such as those that a clip "
-        "silences, coloured where it is above that of all tokens. Objectives that silence none are left out.</p>"
-    )
-
-
-def _table(anatomy: Anatomy, field: str, numbers: Collection[str], first: str = "") -> str:
-    """A row for each objective: the ``field`` of each view by label, then ``numbers``. ``first``: a row above."""
-    over = "".join(f"<th colspan={len(view.labels)}>{name}" for name, view in anatomy.views.items())
-    over += f"<th colspan={len(numbers)}>"
-    heads = "".join(f"<th>{escape(label)}" for view in anatomy.views.values() for label in view.labels)
-    heads += "".join(f'<th title="{escape(MEANINGS[name])}">{name.replace("_", " ")}' for name in numbers)
-    rows = []
-    for i in clusters(anatomy.cosines)[1]:
-        silenced = anatomy.numbers["silenced"][i]
-        if field == "silenced" and not silenced:
-            continue
-        cells = []
-        for view in anatomy.views.values():
-            for share, of_tokens in zip(getattr(view, field)[i].tolist(), view.tokens, strict=True):
-                usual = silenced if field == "silenced" else of_tokens
-                shade = min(1.0, max(0.0, math.log2(share / usual) / 3)) if share and usual else 0.0
-                cells.append(f'<td style="background: rgb(var(--blue) / {0.7 * shade:.2f})">{_percent(share)}')
-        cells += [f"<td>{_percent(anatomy.numbers[name][i])}" for name in numbers]
-        rows.append(f"<tr><td>{escape(anatomy.names[i])}{''.join(cells)}")
-    return f"<div class=wide><table><thead><tr><th>{over}<tr><th>{heads}<tbody>{first}{''.join(rows)}</table></div>"
-
-
-def _percent(value: float) -> str:
-    return "" if math.isnan(value) else f"{value:.1%}"
+def _percent(value: float | None) -> str:
+    return "" if value is None or math.isnan(value) else f"{value:.1%}"

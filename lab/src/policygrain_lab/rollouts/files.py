@@ -356,20 +356,11 @@ def _rows(path: Path, cut_off: list[str]) -> Iterator[tuple[str, Mapping[str, An
             yield f"{file}, {unit} {number}", {key: value for key, value in row.items() if value is not None}
 
 
-def _opened(file: Path) -> Any:
-    try:
-        from pyarrow import parquet
-    except ImportError as error:
-        raise UserError(f"{file}: Parquet needs pyarrow: pip install pyarrow, or give JSON Lines.") from error
-    try:
-        return parquet.ParquetFile(file)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{file}: cannot be read as Parquet: {error}") from error
-
-
 def _parquet(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    batches = _opened(file).iter_batches(batch_size=256)
+    from pyarrow.parquet import ParquetFile
+
     try:
+        batches = ParquetFile(file).iter_batches(batch_size=256)
         yield from enumerate((row for batch in batches for row in batch.to_pylist()), start=1)
     except (OSError, ValueError) as error:
         raise UserError(f"{file}: cannot be read as Parquet: {error}") from error

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import torch
+from scipy.special import stdtrit
 from torch import Tensor
 
+from policygrain.analysis.statistics import over_seeds
 from policygrain.objective.batch import TokenBatch
 from policygrain.objective.correction import effective_sample_share, log_weights, rollout_weights
 from policygrain.objective.method import Sampler
@@ -115,7 +116,7 @@ def _scale(x: Tensor, y: Tensor, mask: Tensor) -> tuple[float | None, float]:
         return None, 0.0
     slope = (x * y).sum() / spread
     error = ((x * (y - slope * x)).sum(1).square().sum() * len(x) / (len(x) - 1)).sqrt() / spread
-    return float(slope), float(slope - _quantile(len(x) - 1) * error)
+    return float(slope), float(slope - stdtrit(len(x) - 1, 0.975) * error)
 
 
 def _correction(batch: TokenBatch, engine: Tensor, sampler: Sampler, bins: dict[str, Tensor]) -> Correction:
@@ -171,22 +172,15 @@ def _slope(means: Tensor, lengths: Tensor) -> tuple[float, float] | None:
     x, y = x - x.mean(), spread.log() - spread.log().mean()
     slope = (x @ y) / (x @ x)
     error = ((y - slope * x).square().sum() / (count - 2) / (x @ x)).sqrt()
-    return float(slope), _quantile(count - 2) * float(error)
+    return float(slope), float(stdtrit(count - 2, 0.975) * error)
 
 
 def _interval(values: Tensor) -> tuple[float, float] | None:
     """Student's 95% interval of the mean; None for fewer than LEAST values."""
     if len(values) < LEAST:
         return None
-    half = _quantile(len(values) - 1) * float(values.std()) / math.sqrt(len(values))
-    return float(values.mean()) - half, float(values.mean()) + half
-
-
-def _quantile(df: int) -> float:
-    """The 97.5% quantile of Student's t by its expansion in 1/df, within 1% from 3 degrees of freedom on."""
-    z = NormalDist().inv_cdf(0.975)
-    terms = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96, (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-    return z + sum(term / df**power for power, term in enumerate(terms, start=1))
+    _, low, high = over_seeds(values.numpy())
+    return low, high
 
 
 # ---- output ---------------------------------------------------------------------------------------------------------

@@ -1,5 +1,15 @@
-"""Fixtures of the package's own tests that these use, too."""
+"""Fixtures of the package's own tests that these use, too, and one of their own."""
 
-from tests.conftest import in_root, made, root, start
+import pytest
 
-__all__ = ["in_root", "made", "root", "start"]
+from tests.conftest import made
+
+__all__ = ["made", "start"]
+
+
+@pytest.fixture(scope="session")
+def start(tmp_path_factory):
+    """A tiny model whose responses have different lengths: the end-of-sequence token is likely from the start."""
+    from tests.support.engines import save_tiny  # of which the environments of other trainers lack a part
+
+    return save_tiny(tmp_path_factory.mktemp("start"))

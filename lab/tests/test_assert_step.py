@@ -38,7 +38,7 @@ def step_of(name: str, model: Table, fields: dict[str, Any], clip: Any = None) -
     return Step(before, [p.detach().clone() for p in model.parameters()], 0.5, batch)
 
 
-def test_a_step_of_a_preset_passes_and_leaves_the_model_as_it_is() -> None:
+def test_a_step_of_a_preset_passes_and_leaves_the_model_as_it_is():
     fields = random_fields(LENGTHS, 0)
     model = Table(fields["log_probs"])
     step = step_of("gspo", model, fields)
@@ -47,7 +47,7 @@ def test_a_step_of_a_preset_passes_and_leaves_the_model_as_it_is() -> None:
     torch.testing.assert_close(model.state_dict(), after, rtol=0, atol=0)
 
 
-def test_a_step_of_another_objective_is_found() -> None:
+def test_a_step_of_another_objective_is_found():
     fields = random_fields(LENGTHS, 0)
     model = Table(fields["log_probs"])
     step = step_of("tepo_v1", model, fields, {"low": 0.2, "high": 0.2})
@@ -72,16 +72,9 @@ OF_THE_STEP: dict[str, Any] = PLAIN_SGD | {
 PROMPT_MEAN = method("dapo", aggregation="prompt_mean", sampler={"dynamic": False, "overlong_buffer": 0})
 
 
-@pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> str:
-    pytest.importorskip("trl", reason="TRL is not installed (pip install '.[dev]')")
-    from tests.support.engines import save_tiny
-
-    return save_tiny(tmp_path_factory.mktemp("start"))
-
-
 def trainer_of(start: str, out: Path, **settings: Any) -> Any:
     """A GRPOTrainer, or PolicyGrainTrainer with an ``objective``."""
+    pytest.importorskip("trl", reason="TRL is not installed (pip install '.[dev]')")
     from trl import GRPOTrainer
 
     from policygrain.integrations.trl import PolicyGrainTrainer
@@ -107,18 +100,18 @@ def trainer_of(start: str, out: Path, **settings: Any) -> Any:
         ("gspo", {"objective": "gspo", "learning_rate": 2e-4}),
     ],
 )
-def test_a_trainer_that_has_the_objective(preset: Any, settings: dict[str, Any], start: str, tmp_path: Path) -> None:
+def test_a_trainer_that_has_the_objective(preset, settings, start, tmp_path):
     assert_trl(trainer_of(start, tmp_path, **settings), preset)
 
 
-def test_a_trainer_that_has_another_one_is_found(start: str, tmp_path: Path) -> None:
+def test_a_trainer_that_has_another_one_is_found(start, tmp_path):
     """TRL's GSPO with its defaults is a mean over tokens (test_same_name.py)."""
     trainer = trainer_of(start, tmp_path, importance_sampling_level="sequence")
     with pytest.raises(AssertionError, match="not that of gspo: its gradient has cosine"):
         assert_trl(trainer, "gspo")
 
 
-def test_settings_with_which_a_gradient_cannot_be_read_are_refused(start: str, tmp_path: Path) -> None:
+def test_settings_with_which_a_gradient_cannot_be_read_are_refused(start, tmp_path):
     with pytest.raises(UserError, match=r"set optim='sgd', max_grad_norm=0.0"):
         assert_trl(trainer_of(start, tmp_path, loss_type="grpo", optim="adamw_torch", max_grad_norm=1.0), "grpo")
     with pytest.raises(UserError, match="all ratios are 1"):

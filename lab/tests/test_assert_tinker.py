@@ -56,12 +56,12 @@ class Client:
 
 
 @pytest.fixture
-def fields() -> dict[str, Any]:
+def fields():
     return random_fields(LENGTHS, 1, 0.3)
 
 
 @pytest.fixture
-def data(fields: dict[str, Any]) -> list[Any]:
+def data(fields):
     made = []
     for i, n in enumerate(LENGTHS):
         inputs = {
@@ -75,27 +75,27 @@ def data(fields: dict[str, Any]) -> list[Any]:
     return made
 
 
-def test_an_endpoint_whose_loss_is_the_preset_up_to_a_factor(fields: dict[str, Any], data: list[Any]) -> None:
+def test_an_endpoint_whose_loss_is_the_preset_up_to_a_factor(fields, data):
     """Tinker's losses are sums over tokens, DAPO's is their mean."""
     factor = assert_tinker(lambda: Client(fields), data, "ppo", "dapo")
     assert factor == pytest.approx(sum(LENGTHS), rel=0.01)
 
 
 @pytest.mark.parametrize("wrong", [{"low": 0.05}, {"on_policy": True}])
-def test_an_endpoint_with_another_loss_is_found(wrong: Any, fields: dict[str, Any], data: list[Any]) -> None:
+def test_an_endpoint_with_another_loss_is_found(wrong, fields, data):
     with pytest.raises(AssertionError, match=r"the endpoint's 'ppo' is not dapo: .* cosine 0"):
         assert_tinker(lambda: Client(fields, **wrong), data, "ppo", "dapo")
 
 
 @pytest.mark.parametrize("divisor", ["weights", "length"])
-def test_custom_losses_that_are_divided_are_found(divisor: str, fields: dict[str, Any], data: list[Any]) -> None:
+def test_custom_losses_that_are_divided_are_found(divisor, fields, data):
     with pytest.raises(
         AssertionError, match=r"'cross_entropy' is not a sum .* A custom loss of the SDK is another loss"
     ):
         assert_tinker(lambda: Client(fields, divisor=divisor), data, "ppo", "dapo")
 
 
-def test_data_of_the_model_itself_are_refused(fields: dict[str, Any], data: list[Any]) -> None:
+def test_data_of_the_model_itself_are_refused(fields, data):
     fields["log_probs"] = fields["old_log_probs"]
     with pytest.raises(UserError, match="all ratios are 1"):
         assert_tinker(lambda: Client(fields), data, "ppo", "dapo")

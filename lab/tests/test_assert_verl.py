@@ -22,12 +22,12 @@ ACTOR = "actor_rollout_ref.actor"
 
 
 @pytest.fixture(scope="module")
-def python() -> str:
+def python():
     return str(verl_python())
 
 
 @pytest.fixture
-def arguments(made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def arguments(made, tmp_path, monkeypatch):
     """The command line of a run with verl's own loss, in micro-batches."""
     data, start = made
     training: dict[str, Any] = {"trainer": "verl", "verl": SETTINGS, "prompts_per_step": 16, "micro_batch_tokens": 400}
@@ -42,17 +42,17 @@ def arguments(made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.Monke
     return ["--config-path", str(tmp_path / "run"), "--config-name", "verl", *(f"{ACTOR}.{text}" for text in of_loss)]
 
 
-def test_a_run_on_two_ranks_that_has_the_objective(arguments: list[str], python: str) -> None:
+def test_a_run_on_two_ranks_that_has_the_objective(arguments, python):
     ranks = ["trainer.n_gpus_per_node=2", "ray_kwargs.ray_init.num_gpus=2"]
     assert_verl([*arguments, *ranks], "dapo", learning_rate=0.1, python=python)
 
 
 @pytest.mark.parametrize("change", ["loss_agg_mode=seq-mean-token-mean", "clip_ratio_low=0.02"])
-def test_a_run_that_has_another_one_is_found(change: str, arguments: list[str], python: str) -> None:
+def test_a_run_that_has_another_one_is_found(change, arguments, python):
     with pytest.raises(AssertionError, match="not that of dapo: its gradient has cosine"):
         assert_verl([*arguments, f"{ACTOR}.{change}"], "dapo", learning_rate=0.1, python=python)
 
 
-def test_a_run_that_fails_says_why(arguments: list[str], python: str) -> None:
+def test_a_run_that_fails_says_why(arguments, python):
     with pytest.raises(UserError, match=r"exit code 1 after 0 steps; the last lines:(.|\n)*no_such_key"):
         assert_verl([*arguments, "trainer.no_such_key=1"], "dapo", learning_rate=0.1, python=python)

@@ -19,7 +19,6 @@ from policygrain_lab.rollouts.coefficients import Work
 from policygrain_lab.rollouts.dump import dump_trl
 from policygrain_lab.rollouts.files import group_advantages, read_rollouts
 from tests.support.batches import random_fields
-from tests.support.engines import save_tiny
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,19 +43,13 @@ def train(start: str, folder: Path, dump: Path | None = None, **settings: Any) -
     return trainer
 
 
-@pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A tiny model whose responses have different lengths: the end-of-sequence token is likely from the start."""
-    return save_tiny(tmp_path_factory.mktemp("start"))
-
-
 def weights(trainer: Any) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
 
 
 @pytest.mark.trl
 @pytest.mark.filterwarnings("ignore:.*sampler:UserWarning")
-def test_the_rollouts_that_are_written_are_those_that_were_trained_on(start: str, tmp_path: Path) -> None:
+def test_the_rollouts_that_are_written_are_those_that_were_trained_on(start, tmp_path):
     """From the file alone follows the loss of each step, TEPO's measured mask included; writing changes no weight.
 
     They begin with whole batches of rollouts, of which each response is trained on twice: steps 4 and 5, 6 and 7.
@@ -84,7 +77,7 @@ def test_the_rollouts_that_are_written_are_those_that_were_trained_on(start: str
 
 
 @pytest.mark.trl
-def test_batch_std_is_trls_scale_of_the_batch(start: str, tmp_path: Path) -> None:
+def test_batch_std_is_trls_scale_of_the_batch(start, tmp_path):
     """What TRL was trained on, with `scale_rewards="batch"`; it adds 1e-4 to the standard deviation, and not 1e-6."""
     train(start, tmp_path, scale_rewards="batch", num_iterations=1, max_steps=2, dump=tmp_path / "rollouts")
     rollouts = read_rollouts(tmp_path / "rollouts")
@@ -98,7 +91,7 @@ def test_batch_std_is_trls_scale_of_the_batch(start: str, tmp_path: Path) -> Non
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
-def test_verls_own_losses_write_their_rollouts_where_a_folder_is_named(tmp_path: Path) -> None:
+def test_verls_own_losses_write_their_rollouts_where_a_folder_is_named(tmp_path):
     """Loss and gradient stay; the file has what the loss was called with."""
     pytest.importorskip("verl", reason="verl is not installed (make test-peers)")
     code = (

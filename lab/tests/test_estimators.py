@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,7 +37,7 @@ SPEC = Estimators(reference="token", methods=tuple(METHODS), steps=(1,), updates
 
 
 @pytest.fixture(scope="module")
-def measured(made: tuple[Path, Path]) -> EstimatorsRecord:
+def measured(made):
     return measure(Estimation, SPEC, STUDY, 0, str(made[1]), DataFolder(made[0]))
 
 
@@ -46,7 +45,7 @@ def rows_of(record: EstimatorsRecord, updates: int) -> dict[str, EstimatorRow]:
     return {row.estimator: row for row in record.rows if row.updates == updates}
 
 
-def test_the_record_is_complete(measured: EstimatorsRecord) -> None:
+def test_the_record_is_complete(measured):
     assert [(r.steps, r.updates, r.estimator) for r in measured.rows] == [
         (1, updates, name) for updates in (0, 2) for name in METHODS
     ]
@@ -56,7 +55,7 @@ def test_the_record_is_complete(measured: EstimatorsRecord) -> None:
     assert set(measured.accuracy) == {"1/0", "1/2"} and all(0 < a < 1 for a in measured.accuracy.values())
 
 
-def test_on_policy_all_ratios_are_the_gradient(measured: EstimatorsRecord) -> None:
+def test_on_policy_all_ratios_are_the_gradient(measured):
     rows = rows_of(measured, 0)
     for name in ("sequence", "none"):
         for key in ("bias_cosine", "length", "snr", "cosine", "norm"):
@@ -72,9 +71,7 @@ def test_on_policy_all_ratios_are_the_gradient(measured: EstimatorsRecord) -> No
 
 
 @pytest.mark.parametrize("name", list(Aggregation.choices))
-def test_the_true_gradient_of_an_aggregation_is_that_of_its_unbiased_estimator(
-    name: str, made: tuple[Path, Path]
-) -> None:
+def test_the_true_gradient_of_an_aggregation_is_that_of_its_unbiased_estimator(name, made):
     """On-policy the update of the token ratio without a clip, on the fresh responses themselves, is exactly it."""
     study = small_study(methods={"own": {"base": "token", "aggregation": name}} | METHODS)
     chosen = plain(study.method("own"))
@@ -86,22 +83,20 @@ def test_the_true_gradient_of_an_aggregation_is_that_of_its_unbiased_estimator(
     assert torch.allclose(truth.mean, update, rtol=1e-3, atol=1e-5 * float(update.abs().max()))
 
 
-def test_off_policy_ratios_differ_as_they_must(measured: EstimatorsRecord) -> None:
+def test_off_policy_ratios_differ_as_they_must(measured):
     rows = rows_of(measured, 2)
     assert rows["token"].ratio_variance > rows["sequence"].ratio_variance > rows["none"].ratio_variance == 0
     assert 0 < rows["token"].effective_sample_share < 1
 
 
-def test_the_order_of_the_methods_does_not_matter_and_a_repetition_is_equal(
-    measured: EstimatorsRecord, made: tuple[Path, Path]
-) -> None:
+def test_the_order_of_the_methods_does_not_matter_and_a_repetition_is_equal(measured, made):
     turned = replace(SPEC, methods=tuple(reversed(METHODS)), updates=(2,))
     found = measure(Estimation, turned, STUDY, 0, str(made[1]), DataFolder(made[0]))
     assert found.accuracy["1/2"] == measured.accuracy["1/2"]
     assert rows_of(found, 2) == rows_of(measured, 2)
 
 
-def test_an_update_is_the_gradient_that_training_follows(made: tuple[Path, Path]) -> None:
+def test_an_update_is_the_gradient_that_training_follows(made):
     """The sum over weighted backward passes equals one backward pass of the loss itself."""
     with open_measured_policy(STUDY, "token", 0, str(made[1]), DataFolder(made[0])) as bench:
         pool = bench.pool(3, "test", needs=frozenset({"reference", "groups"}))
@@ -120,7 +115,7 @@ def test_an_update_is_the_gradient_that_training_follows(made: tuple[Path, Path]
             assert torch.linalg.vector_norm(update - expected) < 1e-4 * torch.linalg.vector_norm(expected), chosen.name
 
 
-def test_a_start_that_solves_nothing_has_no_rows_and_a_note(made: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_start_that_solves_nothing_has_no_rows_and_a_note(made, tmp_path):
     data = DataFolder(shutil.copytree(made[0], tmp_path / "data"))
     lines = [json.dumps(row | {"answer": "-7"}) for row in read_json_lines(data.train)]
     data.train.write_text("\n".join(lines) + "\n")

@@ -13,17 +13,7 @@ from policygrain.analysis.statistics import over_seeds
 from policygrain.records import read_record
 from policygrain_lab.cli import main
 from policygrain_lab.exact import chains, decision
-from policygrain_lab.exact.decision import (
-    BATCH,
-    CASES,
-    RATIOS,
-    X1,
-    X2,
-    Case,
-    Estimator,
-    estimators,
-    text,
-)
+from policygrain_lab.exact.decision import BATCH, CASES, RATIOS, X1, X2, Case, Estimator, estimators, text
 from policygrain_lab.exact.records import CasesRecord
 
 # ---- the policy -----------------------------------------------------------------------------------------------------

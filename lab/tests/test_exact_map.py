@@ -89,8 +89,7 @@ def test_moments_are_those_of_brute_force(estimator, length, group):
         mean, square = torch.zeros_like(logits[place]), 0.0
         for (_, p, r, _), (_, _, _, slopes), (response, *_) in zip(old, now, now, strict=True):
             tokens = torch.tensor([[response]], dtype=torch.float64)
-            pair = (chains.log_probs(x[place : place + 1], tokens) for x in (logits, behaviour))
-            one, other = pair
+            one, other = (chains.log_probs(x[place : place + 1], tokens) for x in (logits, behaviour))
             ratios = (one - other).exp().flatten().tolist()
             own = torch.zeros_like(mean)
             for c, (where, slope) in zip(weights(estimator.name, ratios), slopes.items(), strict=True):

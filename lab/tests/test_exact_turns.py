@@ -6,16 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policygrain.objective.batch import turn_numbers
-from policygrain_lab.exact.turns import (
-    RATIOS,
-    estimator,
-    exact_gradient,
-    expected_update,
-    group,
-    log_probs,
-    problem,
-    signal_to_noise,
-)
+from policygrain_lab.exact import turns
+from policygrain_lab.exact.turns import RATIOS, estimator, exact_gradient, expected_update
 
 some = settings(deadline=None, derandomize=True, max_examples=10)
 seeds = st.integers(0, 1000)
@@ -27,7 +19,7 @@ OF_A_TURN = [ratio for ratio in RATIOS if ratio != "response, geometric mean"]
 def episodes_of(seed, moved=0.0):
     """Two turns with probabilities of ¼, ½ and ¾, and the logits of a policy that has moved from the behaviour's."""
     generator = torch.Generator().manual_seed(seed)
-    episodes = group(problem(2, generator), torch.randint(1, 4, (2, 2, 2), generator=generator), 4)
+    episodes = turns.group(turns.problem(2, generator), torch.randint(1, 4, (2, 2, 2), generator=generator), 4)
     return episodes, episodes.behaviour + moved * torch.randn(2, 2, 2, generator=generator, dtype=torch.float64)
 
 
@@ -45,7 +37,7 @@ def same(one, other):
 def test_a_group_has_every_episode_as_often_as_it_is_sampled(seed):
     """Of the 256 rows, those of an episode are ¼ (the observations) × its probability; the second turn is as likely."""
     episodes, _ = episodes_of(seed)
-    chance = (log_probs(episodes.behaviour, episodes) * episodes.mask).sum(1).exp()
+    chance = (turns.log_probs(episodes.behaviour, episodes) * episodes.mask).sum(1).exp()
     seen = episodes.tokens * (
         episodes.mask | (torch.arange(6) == 0) | ((torch.arange(6) == 3) & (episodes.mask[:, 4:5] > 0))
     )
@@ -119,11 +111,11 @@ def test_the_product_over_a_turn_is_exact_where_only_that_turn_has_moved(seed):
 
 
 @some
-@given(seed=seeds, turns=st.integers(2, 8), data=st.data())
-def test_signal_to_noise_by_turns(seed, turns, data):
+@given(seed=seeds, count=st.integers(2, 8), data=st.data())
+def test_signal_to_noise_by_turns(seed, count, data):
     """Squared, with s the linear share of the return's variance: 1/(K/s − 1), 1/(m/s − 1) and 1/(1/s − 1)."""
-    decisions = data.draw(st.integers(2, turns))
-    found, s = signal_to_noise(turns, decisions, torch.Generator().manual_seed(seed))
-    assert found["response"] ** 2 == pytest.approx(s / (turns - s))
+    decisions = data.draw(st.integers(2, count))
+    found, s = turns.signal_to_noise(count, decisions, torch.Generator().manual_seed(seed))
+    assert found["response"] ** 2 == pytest.approx(s / (count - s))
     assert found["decisions"] ** 2 == pytest.approx(s / (decisions - s))
     assert found["critic"] ** 2 == pytest.approx(s / (1 - s))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +18,7 @@ HEADS = {"heads": {"base": "mpo", "ratio": {"future": "mtp_heads"}}}
 
 
 @pytest.fixture
-def results(made: tuple[Path, Path], tmp_path: Path) -> StudyFolder:
+def results(made, tmp_path):
     """Results of a study, two initial models of which are there."""
     folder, study = StudyFolder(tmp_path / "small"), small_study(methods=HEADS, seeds=[0, 1, 2], training={"group": 8})
     shutil.copytree(made[0], folder.data.path)
@@ -33,9 +32,7 @@ FEW = {"estimators": "--steps 0 --updates 1 --batches 6 --true-prompts 150", "ro
 
 
 @pytest.mark.parametrize(("name", "kind"), [("estimators", EstimatorsRecord), ("rounds", RoundsRecord)])
-def test_the_command_reads_a_study_and_writes_records(
-    name: str, kind: type[EstimatorsRecord], results: StudyFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_reads_a_study_and_writes_records(name, kind, results, tmp_path, capsys):
     """Those of seeds that share everything but the seed differ; the first is the same by itself."""
     options = ["--methods", "dapo", "reinforce", "--reference", "dapo", "--prompts-per-update", "2", *FEW[name].split()]
     assert main([name, str(results.path), *options, "--seeds", "0", "1"]) == 0
@@ -62,19 +59,14 @@ def test_the_command_reads_a_study_and_writes_records(
         ("--methods dapo --seeds 2", r"start/seed2/start\.json: is missing; run the study"),
     ],
 )
-def test_mistakes_are_named(
-    name: str, options: str, says: str, results: StudyFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_are_named(name, options, says, results, capsys):
     assert main([name, str(results.path), "--reference", "dapo", *options.split()]) == 2
     assert re.search(says, capsys.readouterr().err)
     assert not (results.path / "lab").exists()
 
 
-def test_too_few_batches_and_a_folder_without_a_study(
-    results: StudyFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_too_few_prompts_and_a_folder_without_a_study(results, tmp_path, capsys):
     command = ["--methods", "dapo", "--reference", "dapo", "--true-prompts", "2"]
-    assert main(["estimators", str(results.path), *command]) == 2
-    assert "--true-prompts 2: expected at least 3" in capsys.readouterr().err
-    assert main(["estimators", str(tmp_path), *command]) == 2
-    assert "no study.yaml here" in capsys.readouterr().err
+    for path, says in ((results.path, "--true-prompts 2: expected at least 3"), (tmp_path, "no study.yaml here")):
+        assert main(["estimators", str(path), *command]) == 2
+        assert says in capsys.readouterr().err

@@ -11,23 +11,22 @@ from policygrain.errors import UserError
 from policygrain.model.loading import load_model
 from policygrain_lab.rollouts.anatomy import cosines_of, measure
 from policygrain_lab.rollouts.coefficients import Work
-from policygrain_lab.rollouts.files import Rollouts, read_rollouts
 from policygrain_lab.rollouts.page import page, sentences
 from policygrain_lab.rollouts.projection import Texts, along, gradient_cosines
+from support import read
 from tests.support.engines import save_tiny
-from tests.support.files import write_lines
 
 DIRECTIONS = 64
 
 
 @pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> str:
+def start(tmp_path_factory):
     # Embeddings are large, so that the temperature matters.
-    return save_tiny(tmp_path_factory.mktemp("start"), scale=20, hidden=16, intermediate=16)
+    return save_tiny(tmp_path_factory.mktemp("start"), scale=20, intermediate=16)
 
 
 @pytest.fixture(scope="module")
-def rollouts(start: str, tmp_path_factory: pytest.TempPathFactory) -> Rollouts:
+def rollouts(start):
     """Two groups of four responses; even rows have the prompt in their token ids, under the mask."""
     model, _ = load_model(start)
     generator, rows = torch.Generator().manual_seed(0), list[dict[str, Any]]()
@@ -39,10 +38,10 @@ def rollouts(start: str, tmp_path_factory: pytest.TempPathFactory) -> Rollouts:
         old = new - 0.2 * torch.randn(len(ids), generator=generator)
         rows.append({"prompt_ids": prompt.tolist(), "completion_ids": ids.tolist(), "log_probs": new.tolist(),
                      "old_log_probs": old.clamp(max=0).tolist(), "reward": i % 3, "group": i // 4})  # fmt: skip
-    return read_rollouts(write_lines(tmp_path_factory.mktemp("rollouts") / "a.jsonl", rows))
+    return read(rows)
 
 
-def test_projections_are_those_of_the_gradients_of_autograd(start: str, rollouts: Rollouts) -> None:
+def test_projections_are_those_of_the_gradients_of_autograd(start, rollouts):
     """Σ c v·∇log π = v·∇(Σ c log π) for any c, so projections are linear in c; cosines are as uncertain as is said."""
     model, _ = load_model(start)
     model.set_attn_implementation("eager")
@@ -82,12 +81,12 @@ def test_projections_are_those_of_the_gradients_of_autograd(start: str, rollouts
     assert page(shown, "x").count("<svg") == 2
 
 
-def test_the_step_must_be_one_of_the_file(start: str, rollouts: Rollouts) -> None:
+def test_the_step_must_be_one_of_the_file(start, rollouts):
     with pytest.raises(UserError, match="--step 5: the rollouts are of steps 0"):
         gradient_cosines(Work(rollouts), start, 5, 8, 2, 1.0, 0)
 
 
-def test_a_model_that_has_other_log_probabilities_is_refused(start: str, rollouts: Rollouts) -> None:
+def test_a_model_that_has_other_log_probabilities_is_refused(start, rollouts):
     with pytest.raises(UserError, match=r"at temperature 2 differ .* They fit temperature 1: --temperature 1\."):
         gradient_cosines(Work(rollouts), start, None, 8, 2, 2.0, 0)
     rollouts.tokens["log_probs"].mul_(3)

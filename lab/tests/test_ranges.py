@@ -40,7 +40,7 @@ def study_of(folder: Path, heights: Heights, **ratios: tuple[str, ...]) -> Study
     return records.write(study, folder, curve)
 
 
-def test_the_largest_mean_area_over_seeds_and_regimes_wins(tmp_path: Path) -> None:
+def test_the_largest_mean_area_over_seeds_and_regimes_wins(tmp_path):
     """`wide` is best on-policy, `middle` on average of both regimes; sequences have another best range, at an end."""
     heights = {
         "token_middle": 0.4,
@@ -57,13 +57,13 @@ def test_the_largest_mean_area_over_seeds_and_regimes_wins(tmp_path: Path) -> No
     assert wide["mean"] == pytest.approx(38.0)
 
 
-def test_a_study_without_candidates_is_refused(tmp_path: Path) -> None:
+def test_a_study_without_candidates_is_refused(tmp_path):
     results = records.write(records.study_of(2), tmp_path, lambda arm, seed: [0.3] * 4)
     with pytest.raises(UserError, match=r"no experiment named 'ranges', see lab/research/studies/phase-ranges\.yaml"):
         choose_ranges(results)
 
 
-def test_candidates_have_the_same_seeds_and_different_ranges(tmp_path: Path) -> None:
+def test_candidates_have_the_same_seeds_and_different_ranges(tmp_path):
     found = study_of(tmp_path, {}, token=ALL)
     same = found.study.methods | {"token_wide": replace(found.study.methods["token_narrow"], name="token_wide")}
     twice = StudyResults(tmp_path, found.study.model_copy(update={"methods": same}))
@@ -74,9 +74,7 @@ def test_candidates_have_the_same_seeds_and_different_ranges(tmp_path: Path) -> 
         choose_ranges(StudyResults(tmp_path))
 
 
-def test_the_command_prints_all_candidates_and_marks_the_chosen(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prints_all_candidates_and_marks_the_chosen(tmp_path, capsys):
     study_of(tmp_path / "ranges", {"token_wide": 0.45}, token=ALL)
     assert main(["ranges", str(tmp_path / "ranges"), "--out", str(tmp_path / "ranges.json")]) == 0
     _, *lines = capsys.readouterr().out.splitlines()

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pandas as pd
@@ -14,6 +11,7 @@ import pytest
 from scipy import stats
 
 from policygrain.study import load_study
+from tests.support.files import load_script
 
 RESEARCH = Path(__file__).parents[1] / "research"
 RECORDS = RESEARCH / "records"
@@ -22,17 +20,12 @@ PAGES = sorted(path.stem for path in RESEARCH.glob("*.md") if path.stem != "READ
 
 
 @pytest.fixture(scope="module")
-def tables() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("tables", RESEARCH / "tables.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["tables"] = module  # where the script's types are looked up
-    spec.loader.exec_module(module)
-    return module
+def tables():
+    return load_script(RESEARCH / "tables.py")
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_table_of_a_page_is_that_of_its_records(tables: ModuleType, page: str) -> None:
+def test_the_table_of_a_page_is_that_of_its_records(tables, page):
     """After a change of a record or of tables.yaml: `python lab/research/tables.py`."""
     assert (RESEARCH / f"{page}.md").read_text() == tables.page_with_table(page)
 
@@ -82,7 +75,7 @@ def cells(page: str, setting: str, difference: str) -> list[str]:
     raise AssertionError(f"{page}: no row {setting}, {difference}")
 
 
-def test_ten_numbers_of_the_pages() -> None:
+def test_ten_numbers_of_the_pages():
     """By pandas and scipy alone."""
     night = area(runs("night", "night-replicate"))
     night_greedy = pd.concat([greedy("night"), greedy("night-replicate")])
@@ -108,7 +101,7 @@ def test_ten_numbers_of_the_pages() -> None:
         assert f"{correlation:.2f}" == published and published in (RESEARCH / "presets.md").read_text()
 
 
-def test_collapses_of_the_first_page() -> None:
+def test_collapses_of_the_first_page():
     """Runs at 4e-4 that end below half of their initial accuracy, of 168 problems."""
     table = runs("night", "night-replicate")
     by_run = table[table["arm"].str.contains(TWICE, regex=False)].groupby(["arm", "seed"])["accuracy"]
@@ -119,7 +112,7 @@ def test_collapses_of_the_first_page() -> None:
     assert (collapsed[~clipped].sum(), (~clipped).sum()) == (66, 256)
 
 
-def test_records_are_small_and_name_their_commit() -> None:
+def test_records_are_small_and_name_their_commit():
     files = [path for path in RECORDS.iterdir() if path.is_file()]
     assert sum(path.stat().st_size for path in files) < 8 * 2**20
     listed = (RECORDS / "README.md").read_text()
@@ -130,5 +123,5 @@ def test_records_are_small_and_name_their_commit() -> None:
 
 
 @pytest.mark.parametrize("path", sorted((RESEARCH / "studies").glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_study_of_the_research_loads(path: Path) -> None:
+def test_every_study_of_the_research_loads(path):
     assert load_study(path).experiments

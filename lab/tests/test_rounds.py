@@ -32,7 +32,7 @@ def measure(made: tuple[Path, Path], study: Study = STUDY, **changes: Any) -> Ro
 
 
 @pytest.fixture(scope="module")
-def measured(made: tuple[Path, Path]) -> RoundsRecord:
+def measured(made):
     return measure(made)
 
 
@@ -40,7 +40,7 @@ def by_method(record: RoundsRecord, method: str) -> list[dict[str, Any]]:
     return [row.model_dump(exclude={"method"}) for row in record.rows if row.method == method]
 
 
-def test_the_record_is_complete(measured: RoundsRecord) -> None:
+def test_the_record_is_complete(measured):
     assert [(r.steps, r.pool, r.method, r.updates) for r in measured.rows] == [
         (steps, pool, name, updates) for steps in (0, 1) for pool in (0, 1) for name in METHODS for updates in (1, 3)
     ]
@@ -49,13 +49,13 @@ def test_the_record_is_complete(measured: RoundsRecord) -> None:
     assert all(r.gradient_norm > 0 for r in measured.rows if r.updates == 3 and r.method == "anchored")
 
 
-def test_the_same_method_by_another_name_has_the_same_round(measured: RoundsRecord) -> None:
+def test_the_same_method_by_another_name_has_the_same_round(measured):
     assert by_method(measured, "same") == by_method(measured, "token")
     assert by_method(measured, "sequence") != by_method(measured, "token")
     assert by_method(measured, "anchored") != by_method(measured, "token")
 
 
-def test_entropies_are_of_the_same_states_for_all_methods(measured: RoundsRecord) -> None:
+def test_entropies_are_of_the_same_states_for_all_methods(measured):
     """Before a round they are equal, after it they are the methods' own; rows within a round have none."""
     assert all(row.pool_entropy is None for row in measured.rows if row.updates != 3)
     ends = [row for row in measured.rows if row.updates == 3]
@@ -67,20 +67,20 @@ def test_entropies_are_of_the_same_states_for_all_methods(measured: RoundsRecord
         assert after["anchored"] != after["token"]
 
 
-def test_each_method_starts_from_the_same_policy(measured: RoundsRecord, made: tuple[Path, Path]) -> None:
+def test_each_method_starts_from_the_same_policy(measured, made):
     turned = measure(made, methods=tuple(reversed(METHODS)))
     assert turned.before == measured.before
     assert all(by_method(turned, name) == by_method(measured, name) for name in METHODS)
 
 
-def test_a_learning_rate_of_0_changes_nothing(made: tuple[Path, Path]) -> None:
+def test_a_learning_rate_of_0_changes_nothing(made):
     found = measure(made, small_study(methods=METHODS, training={"learning_rate": 0.0}), steps=(0,), pools=1)
     assert all(row.reward == row.before for row in found.rows)
     assert {round(row.kl_old, 6) for row in found.rows} == {0.0}
     assert all(row.pool_entropy == pytest.approx(row.pool_entropy_before) for row in found.rows if row.updates == 3)
 
 
-def test_differences_are_paired_over_pools() -> None:
+def test_differences_are_paired_over_pools():
     rest = {"steps": 4, "updates": 8, "before": 0.4, "clip_fraction": 0.0, "gradient_norm": 1.0}
     rest |= {"kl_old": 0.0, "entropy": 1.0}
     rewards = {"a": (0.5, 0.6, 0.7), "b": (0.6, 0.8, 0.7)}
@@ -97,6 +97,5 @@ def test_differences_are_paired_over_pools() -> None:
     shown = f"+10.0 [{10 - half:+.1f}, {10 + half:+.1f}]"
     table = "\n".join(text(record))
     assert re.search(rf"^b +70\.0 +{re.escape(shown)} +0\.00% +1\.00$", table, flags=re.M)
-    assert (
-        re.search(r"^a +60\.0 +reference ", table, flags=re.M) and "4 steps: 40.0% before; mean over 3 pools" in table
-    )
+    assert re.search(r"^a +60\.0 +reference ", table, flags=re.M)
+    assert "4 steps: 40.0% before; mean over 3 pools" in table

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,7 @@ def make_model(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def make_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Any]]:
+def make_client(tmp_path_factory):
     """New TrainingClients of a server that the tests start."""
     import tinker
 
@@ -98,7 +97,7 @@ def only_targets(datum: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def data(make_client: Callable[[], Any]) -> list[Any]:
+def data(make_client):
     """Prompts of two tokens with a response; `weights` are the mask, or SkyRL's means would have prompts in them."""
     generator = torch.Generator().manual_seed(1)
     made = []
@@ -118,27 +117,27 @@ def data(make_client: Callable[[], Any]) -> list[Any]:
     return made
 
 
-def test_its_ppo_is_grpo(make_client: Callable[[], Any], data: list[Any]) -> None:
+def test_its_ppo_is_grpo(make_client, data):
     assert_tinker(make_client, data, "ppo", "grpo", carrier="importance_sampling")
 
 
-def test_its_cispo_has_the_weights_of_its_clip(make_client: Callable[[], Any], data: list[Any]) -> None:
+def test_its_cispo_has_the_weights_of_its_clip(make_client, data):
     bounded = method("cispo", aggregation="seq_mean_token_mean", clip={"low": 0.8, "cap": 1.2})
     assert_tinker(make_client, data, "cispo", bounded, carrier="importance_sampling")
 
 
-def test_another_objective_is_found(make_client: Callable[[], Any], data: list[Any]) -> None:
+def test_another_objective_is_found(make_client, data):
     with pytest.raises(AssertionError, match="the endpoint's 'ppo' is not dapo"):
         assert_tinker(make_client, data, "ppo", "dapo", carrier="importance_sampling")
 
 
-def test_custom_losses_are_divided_by_the_sum_of_their_weights(make_client: Callable[[], Any], data: list[Any]) -> None:
+def test_custom_losses_are_divided_by_the_sum_of_their_weights(make_client, data):
     """SkyRL 0.4.0 divides `cross_entropy` by each datum's sum of weights, at least 1e-9; these sums are of any sign."""
     with pytest.raises(AssertionError, match=r"'cross_entropy' is not a sum of .* A custom loss of the SDK is another"):
         assert_tinker(make_client, data, "ppo", "grpo")
 
 
-def test_a_step_with_a_custom_loss(make_client: Callable[[], Any], data: list[Any]) -> None:
+def test_a_step_with_a_custom_loss(make_client, data):
     """One response with a positive advantage: the sum of its weights is positive, so that the direction is right."""
     from tinker import AdamParams
 

@@ -30,8 +30,9 @@ from policygrain.data.prompts import PromptRenderer
 from policygrain.files import read_json
 from policygrain.grading import NumericGrader
 from policygrain.model import tiny
-from policygrain.model.engine import Rollout, open_engine
+from policygrain.model.engine import open_engine
 from policygrain.model.loading import load_model
+from policygrain.model.rollout import Rollout
 from policygrain.model.tiny import finetune
 from policygrain.objective import Method, method
 from policygrain.paths import RunFolder

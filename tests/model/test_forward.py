@@ -13,8 +13,8 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from policygrain.model import attention, tiny
 from policygrain.model import logprobs as unembedding
 from policygrain.model.attention import Spans, Varlen
-from policygrain.model.engine import Rollout
 from policygrain.model.logprobs import blockwise, log_probs_and_entropy
+from policygrain.model.rollout import Rollout
 from policygrain.model.scoring import MTPHeads, micro_batches, score_tokens
 from policygrain.train.batch import segment_ids
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from policygrain.model.engine import Request
 from policygrain.model.loading import load_model
+from policygrain.model.rollout import Request
 from policygrain.model.torch_engine import SmallDecoder, TorchEngine
 
 from ..support.device import PLACE

@@ -22,7 +22,7 @@ from ..conftest import ROOT
 PACKAGE = ROOT / "src" / "policygrain"
 LONGEST = 410  # lines of a module
 LONGER = {"study.schema"}  # every key of a study file; no logic
-HELPERS = {"clock", "digests", "errors", "files", "hub", "left", "merging", "progress", "provenance", "settings"}
+HELPERS = {"clock", "digests", "errors", "files", "hub", "left", "merging", "progress", "provenance"}
 HELPERS |= {"text"}
 # Each may import those before it: folders, and the modules beside them that read and write results.
 ORDER = ["objective", "integrations", "study", "paths", "records", "initial_models", "results", "grading"]
@@ -83,7 +83,7 @@ def test_every_folder_has_a_place_and_imports_no_later_one():
 
 
 def test_the_objective_imports_what_reads_settings_alone():
-    assert imported_by("objective") <= {"objective", "settings", "errors", "merging"}
+    assert imported_by("objective") <= {"objective", "errors", "merging"}
 
 
 @pytest.mark.parametrize("folder", ["analysis", "figures", "report"])
@@ -122,14 +122,14 @@ def lines(paths: Iterable[Path]) -> int:
 
 
 LIMITS: dict[str, tuple[int, Callable[[], int]]] = {
-    "lines of src": (22_000, lambda: lines(files("src", "*.py"))),
+    "lines of src": (19_000, lambda: lines(files("src", "*.py"))),
     "modules (folders of the package)": (
         13,
         lambda: len({p.parent for p in files("src/policygrain", "*/__init__.py")}),
     ),
     "lines of lab": (5_500, lambda: lines([*files("lab/src", "*.py"), *files("lab/research", "*.py")])),
     "lines of the lab's tests": (3_000, lambda: lines(files("lab/tests", "*.py"))),
-    "lines of tests": (17_900, lambda: lines(files("tests", "*.py"))),
+    "lines of tests": (13_900, lambda: lines(files("tests", "*.py"))),
     "pages of docs": (25, lambda: len(files("docs", "*.md"))),
     "words of docs": (30_000, lambda: sum(len(path.read_text().split()) for path in files("docs", "*.md"))),
     "studies": (10, lambda: len(files("studies", "*.yaml"))),

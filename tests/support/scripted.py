@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from policygrain.data.problem import Problem
-from policygrain.model.engine import Request, Rollout
+from policygrain.model.rollout import Request, Rollout
 from policygrain.objective import Sampler
 from policygrain.study.schema import Training
 from policygrain.train.rollouts import Collector, PromptStream

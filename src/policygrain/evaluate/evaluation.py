@@ -17,8 +17,9 @@ from ..data.sources import contaminated
 from ..errors import UserError
 from ..grading import Grader, open_grader
 from ..hub import commit_of
-from ..model.engine import Engine, open_engine, resolve_engine
+from ..model.engine import open_engine, resolve_engine
 from ..model.loading import context_length, load_model, load_tokenizer
+from ..model.rollout import Engine
 from ..paths import DataFolder, EvaluationFolder, RunFolder, StudyFolder
 from ..progress import Progress
 from ..provenance import commit, hardware, versions

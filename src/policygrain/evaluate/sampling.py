@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ..data.problem import Problem
 from ..data.prompts import PromptRenderer
 from ..errors import UserError
-from ..model.engine import Engine, Request, Rollout
+from ..model.rollout import Engine, Request, Rollout
 from ..paths import EvaluationFolder
 from ..provenance import seed_of
 from .protocol import Evaluation

@@ -17,7 +17,7 @@ from ..paths import EvaluationFolder
 from ..records import BenchmarkRecord, EvaluatedSample
 
 if TYPE_CHECKING:  # figures use the estimators below, without models
-    from ..model.engine import Rollout
+    from ..model.rollout import Rollout
     from .protocol import Benchmark
     from .sampling import Query
 

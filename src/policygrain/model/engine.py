@@ -1,66 +1,22 @@
-"""Rollout engines: their requests, what they return, and opening one."""
+"""Which engine samples rollouts, and opening it."""
 
 from __future__ import annotations
 
 import importlib.util
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.metadata import distributions, version
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from packaging.version import Version
 
 from ..errors import UserError
 from .device import compute_name
+from .rollout import Engine
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 OLDEST_VLLM = Version("0.25.1")  # of those that were tried; older ones lack settings that the engine gives
-
-
-@dataclass(frozen=True)
-class Request:
-    """A request for one response. The response depends on prompt and seed, not on other requests in the batch."""
-
-    prompt_ids: list[int]
-    seed: int
-    max_tokens: int
-    temperature: float = 1.0  # 0: greedy
-    top_p: float = 1.0
-    log_probs: bool = True  # False: not needed, which is faster with some engines
-
-
-@dataclass
-class Rollout:
-    """A sampled response, in token ids; training grades it."""
-
-    prompt: list[int]
-    ids: list[int]  # with the end-of-sequence token if it ended by itself
-    finished: bool  # ended by an end-of-sequence token; False: truncated at max_tokens
-    log_probs: list[float]  # the engine's own; may be missing if the request has ``log_probs=False``
-    reward: float = math.nan
-    correct: bool = False
-
-
-class Engine(Protocol):
-    """Samples responses from the weights that were loaded last."""
-
-    name: str
-
-    def generate(self, requests: Sequence[Request]) -> list[Rollout]:
-        """One response per request, in order."""
-        ...
-
-    def load_weights(self, model: PreTrainedModel) -> None:
-        """Use the current weights of ``model`` from now on."""
-        ...
-
-    def sleep(self) -> None:
-        """Release the GPU memory shared with the trainer until weights are loaded again."""
-        ...
 
 
 def resolve_engine(name: str) -> str:

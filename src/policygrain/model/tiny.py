@@ -20,7 +20,7 @@ from torch import Tensor
 from ..data.characters import BOXED, CHARACTERS, EOS, PAD
 from ..data.families import demonstrations
 from ..progress import Progress
-from .engine import Rollout
+from .rollout import Rollout
 from .scoring import micro_batches, score_tokens
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import UserError
 from .device import fits_beside_updates
-from .engine import Request, Rollout
 from .loading import full_weights
+from .rollout import Request, Rollout
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -23,7 +23,7 @@ import torch
 from .. import digests
 from ..errors import UserError
 from ..files import atomic_text, flush
-from ..model.engine import Rollout
+from ..model.rollout import Rollout
 from ..objective.batch import TokenBatch
 from ..paths import RunFolder
 from .batch import Batch

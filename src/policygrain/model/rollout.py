@@ -1,0 +1,53 @@
+"""What engines are asked for and return."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request for one response. The response depends on prompt and seed, not on other requests in the batch."""
+
+    prompt_ids: list[int]
+    seed: int
+    max_tokens: int
+    temperature: float = 1.0  # 0: greedy
+    top_p: float = 1.0
+    log_probs: bool = True  # False: not needed, which is faster with some engines
+
+
+@dataclass
+class Rollout:
+    """A sampled response, in token ids; training grades it."""
+
+    prompt: list[int]
+    ids: list[int]  # with the end-of-sequence token if it ended by itself
+    finished: bool  # ended by an end-of-sequence token; False: truncated at max_tokens
+    log_probs: list[float]  # the engine's own; may be missing if the request has ``log_probs=False``
+    reward: float = math.nan
+    correct: bool = False
+
+
+class Engine(Protocol):
+    """Samples responses from the weights that were loaded last."""
+
+    name: str
+
+    def generate(self, requests: Sequence[Request]) -> list[Rollout]:
+        """One response per request, in order."""
+        ...
+
+    def load_weights(self, model: PreTrainedModel) -> None:
+        """Use the current weights of ``model`` from now on."""
+        ...
+
+    def sleep(self) -> None:
+        """Release the GPU memory shared with the trainer until weights are loaded again."""
+        ...

@@ -10,9 +10,9 @@ from policygrain.analysis.contrasts import contrasts
 from policygrain.analysis.statistics import student
 from policygrain.figures.catalogue import FIGURES
 from policygrain.figures.labels import parts_text
+from policygrain.figures.overview import comparisons
 from policygrain.figures.shown import shown_by
 from policygrain.paths import START
-from policygrain.report.overview import comparisons
 from policygrain.results import StudyResults
 
 from ..support.made_up import make_up, make_up_evaluation, table

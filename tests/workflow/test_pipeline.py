@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from policygrain.figures.catalogue import draw
+from policygrain.figures.page import EACH, SHOWN
 from policygrain.files import read_json, read_json_lines
 from policygrain.paths import StudyFolder
-from policygrain.report.page import EACH, SHOWN
 from policygrain.results import StudyResults, evaluated_samples, samples, start_model
 from policygrain.study import load_study
 from policygrain.study.runs import Arm, run_matrix

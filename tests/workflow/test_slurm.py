@@ -16,9 +16,9 @@ import pytest
 import yaml
 
 from policygrain.files import read_json, read_json_lines
-from policygrain.report.tracking import track, tracking_uri
 from policygrain.results import StudyResults
 from policygrain.study import load_study
+from policygrain.tracking import track, tracking_uri
 
 from ..support.leftovers import with_in_environment
 from ..support.mlflow_store import Store

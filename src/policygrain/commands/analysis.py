@@ -101,7 +101,7 @@ def ui(
     With a tracking server (`tracking.uri`, MLFLOW_TRACKING_URI) the address is only printed; otherwise the local store
     is served until Ctrl-C.
     """
-    from ..report.tracking import serve
+    from ..tracking import serve
 
     read = recorded(config, results)
     serve(read.folder, read.study, port)

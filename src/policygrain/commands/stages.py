@@ -112,7 +112,7 @@ def train(
     from ..errors import UserError
     from ..model.device import claim_gpu
     from ..paths import RunFolder
-    from ..report.tracking import live
+    from ..tracking import live
     from ..train.stopping import Stop, deadline
     from ..trainers.launch import processes, read_slurm
     from ..trainers.run import train_run
@@ -267,12 +267,12 @@ def report(
     """
     read = recorded(config, results)
     if screen:
-        from ..report import overview
+        from ..figures import overview
 
         overview.check_complete(read)
         print(overview.screen(read))
     else:
-        from ..report.page import write_report
+        from ..figures.page import write_report
 
         write_report(read, captions, out or read.folder.report)
 
@@ -283,8 +283,8 @@ def track(config: Config = CONFIG, results: Results = None) -> None:
 
     Records that are already in MLflow are not logged again.
     """
+    from .. import tracking
     from ..records import write_record
-    from ..report import tracking
 
     read = recorded(config, results)
     write_record(read.folder.tracking, tracking.track(read))

@@ -19,12 +19,12 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from ..errors import Stopped, UserError
-from ..paths import RunFolder, StudyFolder
-from ..records import TrackingRecord
-from ..results import StudyResults, model_evaluation, run_config, run_metrics, run_summary, run_timings
-from ..study import Study
-from ..text import flat, redacted
+from .errors import Stopped, UserError
+from .paths import RunFolder, StudyFolder
+from .records import TrackingRecord
+from .results import StudyResults, model_evaluation, run_config, run_metrics, run_summary, run_timings
+from .study import Study
+from .text import flat, redacted
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient, entities
@@ -117,7 +117,7 @@ def log_run(client: MlflowClient, experiment: str, folder: RunFolder, status: st
     for begin in range(0, len(steps), size):
         client.log_batch(run_id, metrics=[metric for step in steps[begin : begin + size] for metric in step])
     if evaluation:
-        from .page import first_responses
+        from .figures.page import first_responses
 
         scores = {record.benchmark: record.accuracy for record in evaluation.records}
         scores["average"] = fmean(scores.values())

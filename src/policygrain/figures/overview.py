@@ -9,14 +9,14 @@ from typing import NamedTuple
 from ..analysis import Estimate, accuracy, measures
 from ..analysis.contrasts import Contrast, contrasts
 from ..errors import UserError
-from ..figures import SUFFIXES, TABLES
-from ..figures.labels import name_of, pair_text, parts_text, points_text, settings_of
-from ..figures.shown import evaluated_headline
-from ..figures.tables import Part
 from ..paths import START
 from ..results import StudyResults, run_metrics
 from ..study.stages import start_seeds
 from ..text import columns, shortened
+from . import SUFFIXES, TABLES
+from .labels import name_of, pair_text, parts_text, points_text, settings_of
+from .shown import evaluated_headline
+from .tables import Part
 
 LINES, WIDTH = 15, 80  # of the terminal's last screen
 HEADER = ("accuracy in percent", "sampled", "greedy", "tokens")

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
+from policygrain import tracking
 from policygrain.errors import Stopped, UserError
 from policygrain.paths import StudyFolder
 from policygrain.records import write_record
-from policygrain.report import tracking
 from policygrain.results import StudyResults, model_evaluation, run_summary
 from policygrain.study import load_study, study_text
 from policygrain.study.runs import Run
@@ -148,7 +148,7 @@ TRAINING = """
 import sys
 from pathlib import Path
 import policygrain.trainers.run
-from policygrain.report import tracking
+from policygrain import tracking
 from policygrain.results import StudyResults
 
 tracking.PAUSE, tracking.LAST = 0.1, 1.0

@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 
 from policygrain.errors import UserError
+from policygrain.figures.overview import rows, screen, warnings
+from policygrain.figures.page import cost, protocol, provenance, tracked, write_report
 from policygrain.provenance import devices
-from policygrain.report.overview import rows, screen, warnings
-from policygrain.report.page import cost, protocol, provenance, tracked, write_report
 from policygrain.results import StudyResults
 from policygrain.study import parse_study
 from policygrain.study.runs import run_matrix

@@ -8,10 +8,10 @@ import yaml
 
 from policygrain.cli import main
 from policygrain.errors import UserError
+from policygrain.figures.overview import check_complete
+from policygrain.figures.page import EACH, samples, write_report
 from policygrain.paths import StudyFolder
 from policygrain.records import TrackingRecord, write_record
-from policygrain.report.overview import check_complete
-from policygrain.report.page import EACH, samples, write_report
 from policygrain.results import StudyResults, evaluated_samples
 from policygrain.study import load_study
 from policygrain.text import redacted

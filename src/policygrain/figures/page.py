@@ -13,16 +13,15 @@ import pandas as pd
 from jinja2 import Environment, StrictUndefined
 
 from ..errors import UserError
-from ..figures import tables
-from ..figures.catalogue import FIGURES
-from ..figures.tables import Part
 from ..files import atomic_text
 from ..paths import START, EvaluationFolder
 from ..provenance import devices
 from ..records import ModelEvaluation
 from ..results import StudyResults, evaluated_samples
 from ..text import shortened, unbroken
-from . import overview
+from . import overview, tables
+from .catalogue import FIGURES
+from .tables import Part
 
 EACH, LONGEST = 3, 400  # responses to each benchmark that are shown, and their characters
 SHOWN = ["benchmark", "id", "problem", "response", "gold", "answer", "outcome", "truncated"]

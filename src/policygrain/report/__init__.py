@@ -1,1 +1,0 @@
-"""Reports for people: of a study, and of evaluations; and its copy in MLflow."""

@@ -1,7 +1,0 @@
-"""Tests of the report, and their cases."""
-
-from pathlib import Path
-
-import yaml
-
-CASES = yaml.safe_load(Path(__file__).with_name("cases.yaml").read_text())

@@ -9,7 +9,7 @@ BIN := .venv/bin
 FLAVOUR ?= $(if $(shell command -v nvidia-smi),gpu,cpu)
 LOCK := requirements/$(FLAVOUR).lock
 UV_VERSION := uv==0.13.9
-UV := UV_HTTP_RETRIES=0 $(BIN)/python -m uv pip install --quiet --no-deps
+UV := UV_HTTP_RETRIES=0 $(BIN)/python -m uv pip install --quiet --no-deps --compile-bytecode
 TORCH_INDEX := $(if $(filter cpu,$(FLAVOUR)),--extra-index-url https://download.pytorch.org/whl/cpu)
 PYTEST = $(BIN)/python -m pytest -n $(CORES) --dist loadfile --no-loadscope-reorder
 
@@ -27,7 +27,7 @@ setup: .venv/.$(FLAVOUR)-ready
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --progress-bar off $(UV_VERSION) || true
 	$(UV) "$$(grep '^torch==' $(LOCK))" $(TORCH_INDEX) || \
-	    $(BIN)/python -m pip install --quiet --no-deps --no-compile --retries 1 "$$(grep '^torch==' $(LOCK))" $(TORCH_INDEX)
+	    $(BIN)/python -m pip install --quiet --no-deps --retries 1 "$$(grep '^torch==' $(LOCK))" $(TORCH_INDEX)
 	$(UV) -r $(LOCK) || $(BIN)/python -m pip install --quiet --no-deps --progress-bar off -r $(LOCK)
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	touch $@
@@ -113,7 +113,7 @@ test-skyrl: .venv-skyrl/.ready
 
 .venv-skyrl/.ready: requirements/skyrl.txt
 	$(SKYRL_PYTHON) -m venv .venv-skyrl
-	.venv-skyrl/bin/python -m pip install --quiet --no-deps --no-compile --retries 1 "$$(grep '^torch==' $<)" \
+	.venv-skyrl/bin/python -m pip install --quiet --no-deps --retries 1 "$$(grep '^torch==' $<)" \
 	    --extra-index-url https://download.pytorch.org/whl/cpu
 	.venv-skyrl/bin/python -m pip install --quiet --progress-bar off -r $<
 	touch $@

@@ -5,11 +5,13 @@ OLDEST ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.10.*/bin/python3.10) 
 CORES ?= 2
 STUDY ?= config.yaml
 BIN := .venv/bin
+# Modules are compiled when they are first imported, and not again at each start of a process.
+unexport PYTHONDONTWRITEBYTECODE
 # The CUDA builds of torch and vLLM on machines with an NVIDIA driver, else the CPU builds.
 FLAVOUR ?= $(if $(shell command -v nvidia-smi),gpu,cpu)
 LOCK := requirements/$(FLAVOUR).lock
 UV_VERSION := uv==0.13.9
-UV := UV_HTTP_RETRIES=0 $(BIN)/python -m uv pip install --quiet --no-deps --compile-bytecode
+UV := UV_HTTP_RETRIES=0 $(BIN)/python -m uv pip install --quiet --no-deps
 TORCH_INDEX := $(if $(filter cpu,$(FLAVOUR)),--extra-index-url https://download.pytorch.org/whl/cpu)
 PYTEST = $(BIN)/python -m pytest -n $(CORES) --dist loadfile --no-loadscope-reorder
 

@@ -122,7 +122,7 @@ def lines(paths: Iterable[Path]) -> int:
 
 
 LIMITS: dict[str, tuple[int, Callable[[], int]]] = {
-    "lines of src": (19_000, lambda: lines(files("src", "*.py"))),
+    "lines of src": (19_100, lambda: lines(files("src", "*.py"))),
     "modules (folders of the package)": (
         12,
         lambda: len({p.parent for p in files("src/policygrain", "*/__init__.py")}),

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from ..results import StudyResults
 
 IDENTICAL, DIFFER, SMALL, OPEN = "identical", "differ", "differ by less than {:g} points", "inconclusive"
+# Replicates from which a comparison is tested: AUCs are multiples of a share, so two differences are easily equal.
+FEWEST, TOO_FEW = 3, "too few seeds"
 
 
 class Contrast(NamedTuple):
@@ -39,9 +41,11 @@ class Contrast(NamedTuple):
 
     @property
     def outcome(self) -> str:
-        """Whether the AUCs are identical, differ, differ by less than the margin, or none of these is shown."""
+        """Whether AUCs are identical, differ, or differ by less than the margin; or why none of these is shown."""
         if self.decided or self.identical:
             return DIFFER if self.decided else IDENTICAL
+        if self.auc.n < FEWEST:
+            return TOO_FEW
         return SMALL.format(self.pair.margin) if self.p_small < LEVEL else OPEN
 
     @property
@@ -55,7 +59,7 @@ def contrasts(results: StudyResults) -> list[Contrast]:
     """All comparisons of the study that have records.
 
     Holm's correction is over the comparisons that experiments plan, and separately over those of whole methods, without
-    those with identical AUCs, for which there is no test.
+    those with identical AUCs or fewer than three replicates, for which there is no test.
     """
     planned = pairs(results.study)
     aucs: dict[Pair, Difference] = {}
@@ -68,7 +72,8 @@ def contrasts(results: StudyResults) -> list[Contrast]:
     p: dict[Pair, float] = {}
     small: dict[Pair, float] = {}
     for whole in (False, True):
-        tested = [pair for pair in aucs if pair.whole == whole and any(aucs[pair].values)]
+        of_kind = {pair: auc for pair, auc in aucs.items() if pair.whole == whole}
+        tested = [pair for pair, auc in of_kind.items() if any(auc.values) and auc.n >= FEWEST]
         missing = [1.0] * sum(pair.whole == whole and pair not in aucs for pair in planned)
         p |= zip(tested, holm([aucs[pair].p for pair in tested] + missing), strict=False)
         small |= zip(tested, holm([_beyond(pair, aucs[pair]) for pair in tested] + missing), strict=False)

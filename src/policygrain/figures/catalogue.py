@@ -257,8 +257,10 @@ def _curve(axes: Axes, results: StudyResults, arm: str, panel: Panel, look: Look
     every = max(1, len(table) // 8)
     axes.plot(table.index, mean, markevery=every, markersize=3, linewidth=1.2, label=name_of(results, arm), **look)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
-    if table.shape[1] > 1:
+    if units.shape[1] > 2:
         axes.fill_between(table.index, low, high, color=look["color"], alpha=0.13, linewidth=0)
+    elif units.shape[1] == 2:  # their interval would cover the panel
+        axes.plot(table.index, np.exp(units) if panel.geometric else units, color=look["color"], alpha=0.4, linewidth=0.5)
 
 
 # ---- cost ------------------------------------------------------------------------------------------------------------

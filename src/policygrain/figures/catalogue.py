@@ -260,7 +260,9 @@ def _curve(axes: Axes, results: StudyResults, arm: str, panel: Panel, look: Look
     if units.shape[1] > 2:
         axes.fill_between(table.index, low, high, color=look["color"], alpha=0.13, linewidth=0)
     elif units.shape[1] == 2:  # their interval would cover the panel
-        axes.plot(table.index, np.exp(units) if panel.geometric else units, color=look["color"], alpha=0.4, linewidth=0.5)
+        axes.plot(
+            table.index, np.exp(units) if panel.geometric else units, color=look["color"], alpha=0.4, linewidth=0.5
+        )
 
 
 # ---- cost ------------------------------------------------------------------------------------------------------------

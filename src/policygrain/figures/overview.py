@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..analysis import Estimate, accuracy, measures
-from ..analysis.contrasts import Contrast, contrasts
+from ..analysis.contrasts import TOO_FEW, Contrast, contrasts
 from ..errors import UserError
 from ..paths import START
 from ..results import StudyResults, run_metrics
@@ -128,7 +128,7 @@ def _sentence(results: StudyResults, c: Contrast) -> str:
     """Both endpoints, length, and whether the first is shown to differ."""
     study, settings = results.study, settings_of(c.pair)
     where = f" ({settings})" if settings else ""
-    found = f"p = {c.p:.2g}, {'significant' if c.decided else 'inconclusive'}"
+    found = TOO_FEW if c.outcome == TOO_FEW else f"p = {c.p:.2g}, {'significant' if c.decided else 'inconclusive'}"
     if c.identical or c.auc.n < 2:
         found = "identical" if c.identical else f"one {c.auc.unit[:-1]}, so there is no interval"
     finals = [f"{points_text(d)} {name}" for name, d in (("sampled", c.sampled), ("greedy", c.greedy)) if d]

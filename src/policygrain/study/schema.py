@@ -556,8 +556,8 @@ def method_changes() -> type[BaseModel]:
     return create_model("MethodChanges", __config__=ConfigDict(extra="forbid"), **keys)
 
 
-class _Written:
-    """The JSON schema of the key `methods`, made when it is asked for: a process that trains does not."""
+class _MethodsSchema:
+    """The JSON schema of the key `methods`, built only on request, because building it slows every import down."""
 
     def __get_pydantic_json_schema__(self, _: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         changes: Any = dict[Name, method_changes()]  # type: ignore[misc]
@@ -602,7 +602,7 @@ class Study(Section):
         "<answer>…</answer>; qwen_math: as the evaluation code of Qwen2.5-Math, which the published tables used",
     )
     training: Training = Field(Training(), description="the training loop")
-    methods: Annotated[dict[Name, Method], BeforeValidator(_finished), _Written()] = key(
+    methods: Annotated[dict[Name, Method], BeforeValidator(_finished), _MethodsSchema()] = key(
         "run", {}, "new methods, each with the method (`base`) that it changes, and changes to presets"
     )
     experiments: dict[Name, Experiment] = Field(

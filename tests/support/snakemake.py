@@ -97,7 +97,9 @@ def jobs(done: Done) -> dict[str, int]:
 
 def planned(root: Path, folder: Path, study: Path | str, *targets: str) -> dict[str, int]:
     """Rule → jobs that a dry run would start."""
-    return jobs(snakemake(root, folder, study, "--dry-run", *targets))
+    done = snakemake(root, folder, study, "--dry-run", *targets)
+    assert jobs(done) or "Nothing to be done" in done.stdout + done.stderr, done
+    return jobs(done)
 
 
 def outputs(root: Path, folder: Path, study: Path | str) -> list[Path]:

@@ -1,6 +1,7 @@
 """Problems of files and their prompts, and those of a study: registered sets, files, families; contamination."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +16,12 @@ from policygrain.errors import UserError
 from policygrain.grading import Options
 from policygrain.model.tiny import bpe_tokenizer, character_tokenizer
 from policygrain.paths import DataFolder
+from policygrain.study import Study
 from policygrain.study.schema import Prompt
 
 from ..support.files import write_lines
-from ..support.problem_sets import SEVEN, study_with
-from ..support.small import SMALL
+from ..support.problem_sets import RECORDED
+from ..support.small import SMALL, small_study
 
 GOOD = '{"id": "own-1", "problem": "1+1", "answer": "2"}'
 
@@ -82,8 +84,8 @@ def test_other_formats_are_refused(capsys):
         assert ".jsonl" in capsys.readouterr().err
 
 
-def test_rendered_prompts_of_the_seven_benchmarks_decode_to_their_text(benchmarks_folder):
-    texts = [problem.problem for name in SEVEN for problem in load(name, benchmarks_folder, 40)]
+def test_rendered_prompts_of_the_sets_decode_to_their_text(benchmarks_folder):
+    texts = [problem.problem for name in RECORDED for problem in load(name, benchmarks_folder, 40)]
     tokenizer, end = bpe_tokenizer(texts[:100], 512), "\nPut the final answer in \\boxed{}.\n"
     renderer = PromptRenderer(tokenizer, Prompt(template="{problem}" + end))
     assert [tokenizer.decode(renderer.ids(text)) for text in texts] == [text + end for text in texts]
@@ -136,6 +138,11 @@ def test_prompts_begin_as_the_tokenizer_begins_texts():
     assert renderer.digest != plain.digest
     tokenizer.chat_template = SYSTEM
     assert tokenizer.bos_token_id not in PromptRenderer(tokenizer, Prompt(template="{problem}", chat=True)).ids("1+1")
+
+
+def study_with(train: list[str], benchmarks: list[dict[str, Any]], root: Path) -> Study:
+    data, model = {"train": train, "root": str(root)}, {"warm_start": {"steps": 0}}
+    return small_study(data=data, model=model, evaluation={"benchmarks": benchmarks})
 
 
 COUNT = {"name": "count", "source": "count"}

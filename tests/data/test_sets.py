@@ -1,25 +1,30 @@
-"""The registered problem sets: what is pinned, the problems that each makes of rows, and their gold answers."""
+"""The registered problem sets: pins, problems of published rows, fetching from a mirror on this machine, checks."""
 
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
+import yaml
 
-from policygrain.data.coding_sets import type_and_shape_first
+from policygrain.cli import main
+from policygrain.data import published
 from policygrain.data.families import FAMILIES
-from policygrain.data.golds import check_golds
-from policygrain.data.mathematics_sets import dapo_math_17k, last_boxed
-from policygrain.data.sets import SETS, check_file, published_sampling
+from policygrain.data.fetch import blob_id, convert, fetch
+from policygrain.data.problem import Problem, read_problems
+from policygrain.data.sets import SETS, ProblemSet, check_file, content_digest, load_set, published_sampling
 from policygrain.errors import UserError
-from policygrain.files import read_json_lines
 
 from ..support.files import write_lines
-from ..support.problem_sets import CODE, RECORDED, raw
+from ..support.problem_sets import CODE, RECORDED
 
 TRAINING = ("gsm8k_train", "math_train", "dapo_math_17k")
+PUBLISHED = yaml.safe_load(Path(__file__).with_name("published.yaml").read_text())
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -33,92 +38,19 @@ def test_each_set_is_pinned_and_sampled_as_in_the_published_studies(name):
 
 
 def test_names_and_files_are_unique():
-    assert {*RECORDED, *CODE} == set(SETS) and not set(SETS) & set(FAMILIES)
-    files = [file for of in SETS.values() for file in of.files]
-    assert len(files) == len(set(files))
+    assert set(PUBLISHED) == set(SETS) and not set(SETS) & set(FAMILIES)
+    assert len({of.file for of in SETS.values()}) == len(SETS)
 
 
-def asked(row: dict[str, Any], gold: Any) -> dict[str, Any]:
-    return {"prompt": [{"content": row["problem"]}], "reward_model": {"ground_truth": gold}}
-
-
-def copies_left_out(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of DAPO-Math-17k: each at the number in its id, and copies of the first at the other numbers."""
-    at = {int(row["id"].removeprefix("dapo-")): row for row in rows}
-    copy = rows[0] | {"problem": rows[0]["problem"].replace("$", " \\( ").replace("\\frac", "\\dfrac")}
-    return [asked(row, row["answer"]) for row in (at.get(number, copy) for number in range(17917))]
-
-
-def empty_boxes_left_out(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of MATH's training split: two more, whose box is empty."""
-    rows = [*rows[:5341], rows[0] | {"solution": "\\boxed{}"}, rows[5341], rows[0] | {"solution": ""}, *rows[5342:]]
-    return [asked(row, {"solution": row["solution"]}) for row in rows]
-
-
-def columns_of_aime25(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of AIME 2025 with all columns of their source, in its order."""
-    columns = ("id", "problem", "solution", "answer", "url", "question")
-    whole = [r | {"id": 90 + i, "solution": r["answer"], "question": r["problem"]} for i, r in enumerate(rows)]
-    return [{column: row[column] for column in columns} for row in whole]
-
-
-def decimals(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [row | {"answer": float(row["answer_raw"])} for row in rows]
-
-
-ASKED_26 = "\nPlease reason step by step, and put your final answer within \\boxed{}."
-# Recorded rows → rows as published, for all that the functions read.
-Published = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
-PUBLISHED: dict[str, Published] = {
-    "aime24": lambda rows: sorted([r | {"answer": f"{int(r['answer']):03}"} for r in rows], key=lambda r: r["url"]),
-    "aime25": columns_of_aime25,
-    "aime26": lambda rows: [{"answer": r["answer"], "prompt": r["problem"] + ASKED_26} for r in rows],
-    "amc23": decimals,
-    "amc12_83": decimals,
-    "math500": lambda rows: [row | {"unique_id": row["source"]} for row in rows],
-    "omni_math_rule": lambda rows: [
-        {key: row[key].replace("\\frac", "\x0crac") for key in ("problem", "answer")} for row in rows
-    ],
-    "olympiadbench": lambda rows: [
-        row | {"id": row["id"].split("-")[1], "question": row["problem"], "final_answer": [row["answer_raw"]]}
-        for row in rows
-    ],
-    "minerva": lambda rows: [row | {"solution": f"\\boxed{{?}} $\\boxed{{{row['answer']}}}$"} for row in rows],
-    "gsm8k": lambda rows: [{"question": row["problem"], "answer": f"#### {row['answer']}"} for row in rows],
-    "gsm8k_train": lambda rows: [{"question": row["problem"], "answer": row["solution"]} for row in rows],
-    "math_train": empty_boxes_left_out,
-    "dapo_math_17k": copies_left_out,
-}
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_problems_of_published_rows(name):
+    problems = getattr(published, name)(PUBLISHED[name]["rows"])
+    assert [[p.id, p.problem, p.answer] for p in problems] == PUBLISHED[name]["problems"]
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_problems_of_published_rows_are_the_recorded_ones(name, benchmarks_folder):
+def test_recorded_files_are_the_pinned_sets(name, benchmarks_folder):
     assert check_file(SETS[name], benchmarks_folder) == []
-    rows = raw(benchmarks_folder, name)
-    problems = SETS[name].problems(PUBLISHED[name](rows))
-    found = [[text.strip() for text in (p.id, p.problem, p.answer)] for p in problems]
-    assert found == [[row[key].strip() for key in ("id", "problem", "answer")] for row in rows]
-
-
-def test_copies_whose_answers_differ_are_left_out():
-    texts = [("$1+1$", "2"), ("$2+2$", "4"), (r"\(1 + 1\)", "3"), ("3+3", "6"), ("2 + 2", "4")]
-    rows = [asked({"problem": text}, gold) for text, gold in texts]
-    assert [(p.id, p.answer) for p in dapo_math_17k.problems(rows)] == [("dapo-00001", "4"), ("dapo-00003", "6")]
-
-
-@pytest.mark.parametrize(
-    ("solution", "answer"),
-    [
-        (r"so \boxed{1}, no: \boxed{\frac{1}{2}}.", r"\frac{1}{2}"),
-        (r"\boxed{1} \boxed 2", "2"),
-        (r"\boxed\pi", r"\pi"),
-        (r"\boxed {\frac{1}{2}}.", r"\frac{1}{2}"),
-        (r"\boxed{1} \boxed{never closed", ""),
-        (r"\boxed", ""),
-    ],
-)
-def test_the_last_box_is_the_answer(solution, answer):
-    assert last_boxed(solution) == answer
 
 
 ASSERTION = """import numpy as np
@@ -135,20 +67,128 @@ def assertion(out, exp, atol):
 def test_floats_are_compared_after_type_and_shape(out, right):
     """np.allclose([], exp) is true."""
     namespace: dict[str, Any] = {}
-    exec(type_and_shape_first(ASSERTION), namespace)
+    exec(published.type_and_shape_first(ASSERTION), namespace)
     with nullcontext() if right else pytest.raises(AssertionError):
         namespace["assertion"](out, [1.0], 1e-6)
 
 
-# Tests and a solution, and what is said of them; nothing of the first ones.
-PROGRAMS = read_json_lines(Path(__file__).with_name("programs.jsonl"))
+# ---- fetching and checking a made-up set ----------------------------------------------------------------------------
+
+ROWS = [{"n": i, "question": f"How much is {i} and {i}?", "answer": f"{2 * i}"} for i in range(300)]
+SOURCE = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
 
 
-@pytest.mark.usefixtures("bubblewrap")
-@pytest.mark.parametrize("case", PROGRAMS, ids=[case["name"] for case in PROGRAMS])
-def test_what_is_wrong_with_tests_is_said(case, tmp_path):
-    row = {key: case[key] for key in ("tests", "answer") if case[key]} | {"problem": "p", "entry_point": "f"}
-    write_lines(path := tmp_path / "own.jsonl", [row, row])
-    with pytest.raises(UserError, match=r"own\.jsonl: own-00001: ") if case["says"] else nullcontext() as caught:
-        check_golds([path], "numeric")
-    assert not caught or case["says"] in str(caught.value)
+def made_up(source: bytes = SOURCE, **changes: Any) -> ProblemSet:
+    """A set that lives in a file with these bytes."""
+    digest = content_digest({"problem": row["question"], "answer": row["answer"]} for row in ROWS)
+    known = {"github": f"some/where/{'0' * 40}/data/a file.jsonl", "blob": blob_id(source), "digest": digest}
+    return ProblemSet(**{"name": "made_up", "file": "made_up.jsonl", "count": len(ROWS)} | known | changes)
+
+
+@pytest.fixture
+def publish(tmp_path, monkeypatch):
+    """Put the file of a set into the mirror."""
+
+    def problems(rows: published.Rows) -> Iterator[Problem]:
+        for row in rows:
+            yield Problem(f"made-up-{row['n']}", row["question"], row["answer"])
+
+    monkeypatch.setenv("POLICYGRAIN_MIRROR", f"file://{tmp_path}/mirror/")
+    monkeypatch.setattr(published, "made_up", problems, raising=False)
+
+    def write(of: ProblemSet, content: bytes) -> Path:
+        path = tmp_path / "mirror" / of.github
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        return path
+
+    return write
+
+
+def test_a_set_is_fetched_once_and_no_file_is_overwritten(publish, tmp_path):
+    source, folder = publish(made_up(), SOURCE), tmp_path / "new" / "folder"
+    assert fetch(made_up(), folder).endswith("made_up.jsonl: 300 problems")
+    problems = read_problems(folder / "made_up.jsonl")
+    assert [(p.problem, p.answer) for p in problems] == [(row["question"], row["answer"]) for row in ROWS]
+    assert problems[7].id == "made-up-7" and [path.name for path in folder.iterdir()] == ["made_up.jsonl"]
+    source.unlink()
+    assert fetch(made_up(), folder).endswith("there already")
+    (folder / "made_up.jsonl").write_text('{"id": 1, "problem": "1+1", "answer": "2"}\n')
+    with pytest.raises(UserError, match=r"1 problems instead of 300.*not overwritten"):
+        fetch(made_up(), folder)
+
+
+CHANGED = SOURCE.replace(b"question", b"quest\xc2\xadion")
+EMPTY = SOURCE.replace(b'"6"', b'" "')
+# A set, the bytes that its source has, and what is said.
+REFUSED: list[tuple[ProblemSet, bytes, str]] = [
+    (made_up(), SOURCE[:1000], "wrong checksum"),
+    (made_up(count=301), SOURCE, "made_up: .* makes 300 problems instead of 301"),
+    (made_up(digest="0" * 64), SOURCE, r"wrong content: digest .* instead of 000000000000…"),
+    (made_up(CHANGED), CHANGED, r"KeyError\('question'\)"),
+    (made_up(EMPTY), EMPTY, "made-up-3 is empty"),
+]
+
+
+@pytest.mark.parametrize(("of", "content", "message"), REFUSED, ids=[message for *_, message in REFUSED])
+def test_what_is_not_the_pinned_set_is_refused_and_leaves_nothing(of, content, message, publish, tmp_path):
+    publish(of, content)
+    with pytest.raises(UserError, match=message):
+        fetch(of, tmp_path / "folder")
+    assert not (tmp_path / "folder").exists()
+
+
+def test_rows_of_other_formats(tmp_path, publish):
+    pandas.DataFrame(ROWS).to_parquet(file := tmp_path / "file")
+    for form, content in {"parquet": file.read_bytes(), "json": json.dumps(ROWS).encode()}.items():
+        of = made_up(content, github=f"some/where/abc/file.{form}")
+        publish(of, content)
+        assert fetch(of, tmp_path / form).endswith("300 problems")
+
+
+@pytest.mark.parametrize("name", CODE)
+def test_fetching_programs(name, publish, tmp_path, benchmarks_folder):
+    file = benchmarks_folder / "code" / Path(SETS[name].github).name
+    publish(SETS[name], file.read_bytes())
+    fetch(SETS[name], tmp_path)
+    problems = load_set(SETS[name], tmp_path, name)
+    without = [replace(p, options=replace(p.options, seconds=None)) for p in problems]
+    assert without == convert(SETS[name], file.read_bytes())
+
+
+def test_check_names_each_fault(tmp_path):
+    one, two = {"id": 1, "problem": "1+1", "answer": "2"}, {"id": 2, "problem": "2+2", "answer": "4"}
+    compared = [{"relative_tolerance": 0.1}, {"list_answer": True, "at": [1]}]
+    of = made_up(count=2, digest=content_digest([one, two]), compared=compared)
+
+    def faults(*rows: dict[str, object]) -> str:
+        write_lines(tmp_path / "made_up.jsonl", rows)
+        return "; ".join(check_file(of, tmp_path))
+
+    assert "wrong content" in faults(two, one)
+    assert "wrong content" in faults(one, {**two, "answer": "5"})
+    assert "1 problems instead of 2" in faults(one)
+    assert "1 ids occur more than once" in faults(one, {**two, "id": 1})
+    # White space and ids are not part of the digest; order, problems and answers are.
+    assert faults({**one, "id": "x"}, {**two, "problem": " 2+2\n"}) == ""
+    options = [p.options for p in load_set(of, tmp_path, "here")]
+    assert [(o.relative_tolerance, o.list_answer) for o in options] == [(0.1, False), (0.1, True)]
+
+
+def test_list_fetch_and_check_on_the_command_line(tmp_path, capsys, monkeypatch):
+    def run(*words: str) -> tuple[int, str]:
+        return main(["data", *words]), "".join(capsys.readouterr())
+
+    monkeypatch.delenv("POLICYGRAIN_DATA", raising=False)
+    monkeypatch.setenv("POLICYGRAIN_MIRROR", "http://127.0.0.1:1")
+    root = ["--root", str(tmp_path)]
+    code, said = run("list", *root)
+    assert code == 0 and re.search(r"math500 +500 +greedy +no +math500\.jsonl +.* at cf1c7858bfc1", said)
+    assert "--root" in run("fetch", "math500")[1]
+    code, said = run("fetch", "math500", "aime24", *root)
+    assert code == 2 and re.search(r"math500: http.*refused.*HTTPS_PROXY", said) and "aime24: http" in said
+    (tmp_path / "aime24.jsonl").write_text('{"id": 1, "problem": "1+1", "answer": "2"}\n')
+    code, said = run("check", *root)
+    assert code == 2 and re.search(r"aime24 +WRONG", said) and "1 problems instead of 30" in said
+    assert "no such file" in run("check", "aime25", *root)[1]
+    assert "'aime27' is no registered problem set. Did you mean 'aime2" in run("check", "aime27", *root)[1]

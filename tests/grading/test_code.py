@@ -117,7 +117,7 @@ def test_every_solution_passes_and_a_changed_one_fails(name, benchmarks_folder, 
     if not file.exists():
         pytest.skip(f"{file} is not there")
     problems = convert(SETS[name], file.read_bytes())
-    options = [replace(p.options, seconds=SETS[name].compared({"id": p.id}).get("seconds")) for p in problems]
+    options = [replace(p.options, **SETS[name].options(i)) for i, p in enumerate(problems)]
     write_problems(tmp_path / "set.jsonl", [replace(p, options=o) for p, o in zip(problems, options, strict=True)])
     check_golds([tmp_path / "set.jsonl"], "numeric")
     changed = [wrong(p.answer, p.options.entry_point) for p in problems]

@@ -22,7 +22,7 @@ app.add_typer(data, name="data", rich_help_panel=GROUP)
 @command(GROUP, data)
 def _list(root: Root = None) -> None:
     """List the registered sets, how they are sampled, their sources, and which of them are in the folder."""
-    from ..data.sets import SETS, data_root, find_file
+    from ..data.sets import SETS, data_root
     from ..text import columns
 
     folder = data_root(root)
@@ -31,7 +31,8 @@ def _list(root: Root = None) -> None:
         sampling = "training" if of.n is None else f"{of.n} at {of.temperature:g}" if of.temperature else "greedy"
         owner, name, commit, _ = of.github.split("/", 3)
         source = f"github.com/{owner}/{name} at {commit:.12}"
-        rows.append((of.name, str(of.count), sampling, "yes" if find_file(of, folder) else "no", of.files[0], source))
+        present = "yes" if (folder / of.file).is_file() else "no"
+        rows.append((of.name, str(of.count), sampling, present, of.file, source))
     print("\n".join(columns(rows, ("set", "problems", "responses", "present", "file", "source"), "lrl")))
 
 
@@ -67,14 +68,15 @@ def _check(
 ) -> None:
     """Check the files of sets, and the answers or tests of your own problems.
 
-    Sets are compared with what is registered: number of problems, content, columns, ids, empty answers. In a .jsonl
+    Sets are compared with what is registered: number of problems, content, ids, empty answers. In a .jsonl
     file of your own, answers must be readable as mathematics, and tests must call the function.
     """
-    from ..data.sets import SETS, data_root, find_file
+    from ..data.sets import SETS, data_root
     from ..text import columns
 
     folder = data_root(root)
-    found = {name: faults_of(name, folder) for name in names or [s.name for s in SETS.values() if find_file(s, folder)]}
+    here = [of.name for of in SETS.values() if (folder / of.file).is_file()]
+    found = {name: faults_of(name, folder) for name in names or here}
     if not found:
         raise UserError(f"{folder}: none of the registered sets is here. Known: {', '.join(sorted(SETS))}.")
     results = [(name, "WRONG" if faults else "right") for name, (faults, _) in found.items()]

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from . import published
 from .problem import Problem, as_row, write_problems
-from .sets import ProblemSet, check_file, faults_of, find_file
+from .sets import ProblemSet, check_file, faults_of
 
 MIRROR_VARIABLE = "POLICYGRAIN_MIRROR"
 TIMEOUT = 60  # seconds without data
@@ -28,21 +29,22 @@ def fetch(of: ProblemSet, root: Path) -> str:
 
     UserError if the network fails, or if the source or the problems made of it are not the pinned ones.
     """
-    if (present := find_file(of, root)) is not None:
+    out = root / of.file
+    if out.is_file():
         if faults := check_file(of, root):
             raise UserError(f"{faults[0]}. It is not overwritten; move it away and fetch again.")
-        return f"{present}: there already"
+        return f"{out}: there already"
     problems = convert(of, _published(of))
     if faults := faults_of(of, [as_row(problem) for problem in problems]):
         raise UserError(f"{of.name}: the source is the pinned one, but makes {'; '.join(faults)}. Please report it.")
-    write_problems(out := root / of.files[0], problems)
+    write_problems(out, problems)
     return f"{out}: {len(problems)} problems"
 
 
 def convert(of: ProblemSet, content: bytes) -> list[Problem]:
     """The problems of a set, of the content of its published file. UserError where it is not as expected."""
     try:
-        problems = list(of.problems(_rows(of.github, content)))
+        problems = list(getattr(published, of.name)(_rows(of.github, content)))
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{of.name}: a row of its source is not as expected: {error!r}. Please report it.") from error
     problems = [replace(p, problem=p.problem.strip(), answer=p.answer.strip(), source=of.name) for p in problems]

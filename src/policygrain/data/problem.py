@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, fields
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,6 @@ class Problem:
     source: str = ""
     steps: str = ""
     options: Options = DEFAULT  # how answers are compared
-    columns: Row = field(default_factory=dict, compare=False)  # others of a published row, for the file of its set
 
 
 # The keys of a row that are options → their defaults. Defaults are not written, so that files of problems and their
@@ -39,15 +38,12 @@ class Problem:
 OPTIONS = {option.name: option.default for option in fields(Options) if option.name != "degrees"}
 
 
-def read_problems(
-    path: Path, limit: int | None = None, complete: Callable[[Row], Row] = lambda row: row
-) -> list[Problem]:
+def read_problems(path: Path, limit: int | None = None) -> list[Problem]:
     """At most ``limit`` problems of a JSON Lines file with `problem` and `answer` (`id` and others are optional).
 
-    ``complete`` adds keys to each row. UserError with file and line.
+    UserError with file and line.
     """
-    rows = islice(read_rows(path), limit)
-    return [_problem(complete(row), path, number) for number, row in rows]
+    return [_problem(row, path, number) for number, row in islice(read_rows(path), limit)]
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, Row]]:
@@ -103,7 +99,7 @@ def as_row(problem: Problem) -> Row:
     """The row of a problem in a file."""
     row = asdict(problem)
     options = row.pop("options")
-    return row.pop("columns") | row | {key: options[key] for key, n in OPTIONS.items() if options[key] != n}
+    return row | {key: options[key] for key, n in OPTIONS.items() if options[key] != n}
 
 
 def write_problems(path: Path, problems: Iterable[Problem]) -> None:

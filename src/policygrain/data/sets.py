@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from .. import digests
 from ..errors import UserError, did_you_mean
@@ -19,39 +22,30 @@ if TYPE_CHECKING:
 
 # Environment variable with the folder of problem sets, if neither the study nor the command line names one.
 ROOT_VARIABLE = "POLICYGRAIN_DATA"
-Rows = Iterable[Any]
-Function = Callable[[Rows], Iterator[Problem]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProblemSet:
-    """A public problem set: where it is published, how responses are sampled and compared with its answers."""
+    """A public problem set, an entry of `sets.yaml`, where the keys are explained."""
 
     name: str
-    problems: Function  # from the rows of the published file
-    count: int  # of problems
-    digest: str  # of problems, answers and tests (`content_digest`)
-    github: str  # OWNER/NAME/COMMIT/PATH of the published file
-    blob: str  # Git's blob id of its content
-    files: Sequence[str]  # its names in a folder of problem sets, of which the first is written
-    # Sampling of a benchmark as published; None: a training set. Temperature 0 is greedy.
+    file: str
+    github: str
+    blob: str
+    digest: str
+    count: int
     n: int | None = 1
     temperature: float = 0.0
-    # From a row of the file: the options with which its answer is compared, other than the default ones.
-    compared: Callable[[Row], Row] = lambda row: {}
+    compared: Sequence[Row] = ()
+
+    def options(self, position: int) -> Row:
+        """The options with which the answer of the problem at ``position`` is compared, other than its own."""
+        of = [{**options} for options in self.compared]
+        return {k: v for options in of if position in options.pop("at", [position]) for k, v in options.items()}
 
 
-SETS: dict[str, ProblemSet] = {}  # by name, which is that of its function
-
-
-def problem_set(**known: Any) -> Callable[[Function], ProblemSet]:
-    """Decorator that registers a function as a problem set of its name; ``known``: other fields of `ProblemSet`."""
-
-    def registered(function: Function) -> ProblemSet:
-        name = function.__name__
-        return SETS.setdefault(name, ProblemSet(name=name, problems=function, **{"files": [f"{name}.jsonl"]} | known))
-
-    return registered
+_ENTRIES = yaml.safe_load(resources.files(__package__).joinpath("sets.yaml").read_text("utf-8"))
+SETS = {name: ProblemSet(**{"name": name, "file": f"{name}.jsonl"} | entry) for name, entry in _ENTRIES.items()}
 
 
 def find_set(name: str) -> ProblemSet:
@@ -88,16 +82,11 @@ def content_digest(rows: Iterable[Row]) -> str:
     return digests.of_text(json.dumps(texts, ensure_ascii=False, separators=(",", ":")), full=True)
 
 
-def find_file(of: ProblemSet, root: Path) -> Path | None:
-    """The set's file in ``root`` under any of its names; None if there is none."""
-    return next((root / name for name in of.files if (root / name).is_file()), None)
-
-
 def check_file(of: ProblemSet, root: Path) -> list[str]:
     """Faults of a set's file, a phrase each: none or unreadable, or `faults_of` its rows."""
-    path = find_file(of, root)
-    if path is None:
-        return [f"{root / of.files[0]}: no such file"]
+    path = root / of.file
+    if not path.is_file():
+        return [f"{path}: no such file"]
     try:
         return [f"{path}: {fault}" for fault in faults_of(of, [row for _, row in read_rows(path)])]
     except UserError as error:
@@ -105,16 +94,12 @@ def check_file(of: ProblemSet, root: Path) -> list[str]:
 
 
 def faults_of(of: ProblemSet, rows: Sequence[Row]) -> list[str]:
-    """Differences of the rows of a file from a set: number of problems, repeated ids, missing columns, content."""
+    """Differences of the rows of a file from a set: number of problems, repeated ids, content."""
     faults = []
     if len(rows) != of.count:
         faults.append(f"{len(rows)} problems instead of {of.count}")
     if repeated := [identity for identity, n in Counter(str(row.get("id", "")) for row in rows).items() if n > 1]:
         faults.append(f"{len(repeated)} ids occur more than once, for example {repeated[0]!r}")
-    try:
-        list(map(of.compared, rows))
-    except (KeyError, TypeError, ValueError) as error:
-        faults.append(f"a column that says how answers are compared is missing or wrong: {error}")
     if (digest := content_digest(rows)) != of.digest:
         faults.append(
             f"wrong content: digest {digest[:12]}… instead of {of.digest[:12]}…; problems, answers or tests are "
@@ -125,11 +110,11 @@ def faults_of(of: ProblemSet, rows: Sequence[Row]) -> list[str]:
 
 def load_set(of: ProblemSet, root: Path, where: str, limit: int | None = None) -> list[Problem]:
     """At most ``limit`` problems of a set. UserError if its file is missing or wrong; ``where`` names the set's key."""
-    path, faults = find_file(of, root), check_file(of, root)
-    if path is None or faults:
-        move = "Move it away if it is another file. " if path else ""
+    if faults := check_file(of, root):
+        move = "Move it away if it is another file. " if (root / of.file).exists() else ""
         raise UserError(f"{where}: {faults[0]}. {move}Fetch it: policygrain data fetch {of.name} --root {root}")
-    return read_problems(path, limit, lambda row: {"source": of.name} | row | of.compared(row))
+    problems = read_problems(root / of.file, limit)
+    return [replace(p, options=replace(p.options, **of.options(i))) for i, p in enumerate(problems)]
 
 
 # ---- sampling -------------------------------------------------------------------------------------------------------

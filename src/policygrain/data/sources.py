@@ -15,7 +15,7 @@ from ..records import Contamination, read_record, write_record
 from .contamination import overlaps
 from .families import FAMILIES, generate
 from .problem import Problem, read_problems, write_problems
-from .sets import ROOT_VARIABLE, SETS, data_root, find_file, how_to_read, load_set
+from .sets import ROOT_VARIABLE, SETS, data_root, how_to_read, load_set
 
 if TYPE_CHECKING:
     from ..study.schema import Benchmark, Study
@@ -62,8 +62,8 @@ def source_digests(study: Study) -> dict[str, str]:
     """Source → digest of its file, of the study's sources that are files and are there."""
     root, by_source = data_root(study.data.root), {}
     for source in [*study.data.train, *(b.source for b in study.evaluation.benchmarks)]:
-        path = find_file(SETS[source], root) if source in SETS else root / source
-        if source not in FAMILIES and path is not None and path.is_file():
+        path = root / (SETS[source].file if source in SETS else source)
+        if source not in FAMILIES and path.is_file():
             by_source[source] = digests.of_file(path)
     return by_source
 

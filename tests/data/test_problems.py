@@ -1,6 +1,7 @@
 """Problems of files and their prompts, and those of a study: registered sets, files, families; contamination."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,13 @@ import pytest
 from tokenizers.processors import TemplateProcessing
 
 from policygrain.cli import main
+from policygrain.data.golds import check_golds
 from policygrain.data.problem import read_problems
 from policygrain.data.prompts import PromptRenderer
 from policygrain.data.sets import SETS
-from policygrain.data.sources import check_sources, contaminated, load, prepare
+from policygrain.data.sources import check_sources, contaminated, load
 from policygrain.errors import UserError
+from policygrain.files import read_json_lines
 from policygrain.grading import Options
 from policygrain.model.tiny import bpe_tokenizer, character_tokenizer
 from policygrain.paths import DataFolder
@@ -21,7 +24,7 @@ from policygrain.study.schema import Prompt
 
 from ..support.files import write_lines
 from ..support.problem_sets import RECORDED
-from ..support.small import SMALL, small_study
+from ..support.small import SMALL, prepare, small_study
 
 GOOD = '{"id": "own-1", "problem": "1+1", "answer": "2"}'
 
@@ -78,10 +81,23 @@ def test_own_answers(name, tmp_path, capsys):
     assert says in printed.out + printed.err
 
 
+# Tests and a solution, and what is said of them; nothing of the first ones.
+PROGRAMS = read_json_lines(Path(__file__).with_name("programs.jsonl"))
+
+
+@pytest.mark.usefixtures("bubblewrap")
+@pytest.mark.parametrize("case", PROGRAMS, ids=[case["name"] for case in PROGRAMS])
+def test_what_is_wrong_with_tests_is_said(case, tmp_path):
+    row = {key: case[key] for key in ("tests", "answer") if case[key]} | {"problem": "p", "entry_point": "f"}
+    write_lines(path := tmp_path / "own.jsonl", [row, row])
+    with pytest.raises(UserError, match=r"own\.jsonl: own-00001: ") if case["says"] else nullcontext() as caught:
+        check_golds([path], "numeric")
+    assert not caught or case["says"] in str(caught.value)
+
+
 def test_other_formats_are_refused(capsys):
-    for name in ("own.parquet", "own.json", "own.csv"):
-        assert main(["data", "check", name]) == 2
-        assert ".jsonl" in capsys.readouterr().err
+    assert main(["data", "check", "own.parquet"]) == 2
+    assert ".jsonl" in capsys.readouterr().err
 
 
 def test_rendered_prompts_of_the_sets_decode_to_their_text(benchmarks_folder):

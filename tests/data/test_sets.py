@@ -191,4 +191,4 @@ def test_list_fetch_and_check_on_the_command_line(tmp_path, capsys, monkeypatch)
     code, said = run("check", *root)
     assert code == 2 and re.search(r"aime24 +WRONG", said) and "1 problems instead of 30" in said
     assert "no such file" in run("check", "aime25", *root)[1]
-    assert "'aime27' is no registered problem set. Did you mean 'aime2" in run("check", "aime27", *root)[1]
+    assert "Did you mean 'aime2" in run("check", "aime27", *root)[1]

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from policygrain.data.sources import prepare
 from policygrain.errors import UserError
 from policygrain.evaluate import sampling
 from policygrain.evaluate.evaluation import evaluate_study
@@ -22,7 +21,7 @@ from policygrain.results import evaluated_samples, model_evaluation, run_metrics
 from policygrain.study import Study
 
 from ..support.files import write_lines
-from ..support.small import small_study, train_small
+from ..support.small import prepare, small_study, train_small
 
 GREEDY = {"sampling": {"n": 1, "temperature": 0.0, "max_tokens": 12}}
 MODEL = "start/seed0"

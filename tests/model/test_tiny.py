@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoProcessor, AutoTokenizer
 
-from policygrain.data.characters import CHARACTERS, EOS
-from policygrain.data.families import FAMILIES, demonstrations, generate
+from policygrain.data.families import CHARACTERS, EOS, FAMILIES, demonstrations, generate
 from policygrain.model import tiny
 from policygrain.model.loading import load_tokenizer
 from policygrain.model.tiny import Muon

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from policygrain.data.sources import prepare
+from policygrain.data.sources import prepare_benchmarks, prepare_training
 from policygrain.paths import DataFolder, RunFolder, StudyFolder
 from policygrain.results import run_metrics, run_summary
 from policygrain.study import Study, parse_study
@@ -31,6 +31,12 @@ def set_key(data: Any, key: str, value: Any) -> None:
     for part in parents:
         data = data[int(part)] if part.isdecimal() else data.setdefault(part, {})
     data[int(last) if last.isdecimal() else last] = value
+
+
+def prepare(study: Study, out: DataFolder) -> None:
+    """Write a study's problems into ``out``."""
+    prepare_training(study, out)
+    prepare_benchmarks(study, out)
 
 
 def make_start(folder: Path) -> tuple[Path, Path]:

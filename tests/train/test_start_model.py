@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from policygrain.cli import main
-from policygrain.data.sources import prepare
 from policygrain.errors import UserError
 from policygrain.paths import DataFolder, StartFolder, StudyFolder
 from policygrain.results import start_model
@@ -16,7 +15,7 @@ from policygrain.train.start_model import check_start_model, ensure_start_model
 
 from ..conftest import ROOT
 from ..support.files import flip_bit, load_script, snapshot
-from ..support.small import SMALL, small_study, train_small, trained, write_study
+from ..support.small import SMALL, prepare, small_study, train_small, trained, write_study
 
 QUICK = {"steps": 3, "mixed_steps": 3, "batch_size": 4}
 

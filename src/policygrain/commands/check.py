@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ..data.characters import check_characters
 from ..data.families import FAMILIES, families_to_demonstrate, generate
 from ..data.sets import sampling_of
-from ..data.sources import check_ids, check_sources, load
+from ..data.sources import check_characters, check_ids, check_sources, load
 from ..errors import UserError
 from ..figures.shown import check_figures
 from ..files import read_json

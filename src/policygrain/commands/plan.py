@@ -19,8 +19,7 @@ import numpy as np
 import yaml
 
 from .. import hub
-from ..data.characters import CHARACTERS
-from ..data.families import FAMILIES
+from ..data.families import CHARACTERS, FAMILIES
 from ..data.problem import read_rows
 from ..data.sets import SETS, data_root
 from ..data.sources import FAMILY_SIZE

@@ -40,6 +40,11 @@ class Demonstrator:
 Worked = tuple[str, str, str]
 Family = Callable[[random.Random, int, Demonstrator], Worked]
 
+PAD, EOS, BOXED = "<|pad|>", "<|end|>", "\\boxed{"
+# The characters of the problems and of their worked solutions: the vocabulary of a tiny model. Their order gives the
+# token ids.
+CHARACTERS = (PAD, EOS, BOXED, *string.digits, *string.ascii_lowercase, *"+-*/%=<>:;,.?(){}\\ \n")
+
 # Operands are labelled in question and steps, so that a small model can look up the next one.
 LABELS = (*string.ascii_lowercase, *(f"z{letter}" for letter in string.ascii_lowercase))
 LEVELS = (1, 2, 3)

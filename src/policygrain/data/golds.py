@@ -7,12 +7,11 @@ from pathlib import Path
 
 from ..errors import UserError
 from ..grading import CodeGrader, MathGrader
-from ..progress import Progress
+from ..grading.grader import Item
 from ..text import some
 from .problem import Problem, read_problems, with_repeats
 
 _WORD = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{2,}(?![A-Za-z{])")  # a word in an answer, not a command
-CHECKED_AT_ONCE = 64  # problems with tests, between lines of progress
 TRIVIAL = ("return None", "return []", "return 0")  # programs that solve no problem
 WHAT_CROSSES = (
     "Programs can import only Python's standard library, and exchange only copies of values of Python's own types "
@@ -52,22 +51,17 @@ def _check_tests(path: Path, problems: list[Problem]) -> None:
     """UserError that names problems whose solution fails their tests, or whose tests accept a constant result."""
     if not problems:
         return
-    faults: list[str] = []
-    parts = [problems[i : i + CHECKED_AT_ONCE] for i in range(0, len(problems), CHECKED_AT_ONCE)]
+    tried = [(p, "", p.answer) for p in problems if p.answer]
+    tried += [(p, body, f"def {p.options.entry_point}(*_, **__): {body}") for p in problems for body in TRIVIAL]
+    items = [Item("", program, p.options, f"{path}: {p.id}") for p, _, program in tried]
     with CodeGrader() as grader:
-        for part in Progress(parts, f"{path.name}: tests of {len(problems)} problems, in parts", len(parts)):
-            tried = [(p, "", p.answer) for p in part if p.answer]
-            tried += [(p, body, f"def {p.options.entry_point}(*_, **__): {body}") for p in part for body in TRIVIAL]
-            names = [f"{path}: {problem.id}" for problem, _, _ in tried]
-            programs, options = [program for _, _, program in tried], [problem.options for problem, _, _ in tried]
-            outcomes = grader.grade([""] * len(tried), programs, options, names)
-            for (_, body, _), name, outcome in zip(tried, names, outcomes, strict=True):
-                if body and outcome == "correct":
-                    faults.append(
-                        f"{name}: a program that is only `{body}` passes its tests. Add a test that it fails."
-                    )
-                elif not body and outcome != "correct":
-                    faults.append(f"{name}: its solution is graded {outcome}. {WHAT_CROSSES}")
+        outcomes = grader.grade_items(items)
+    faults = []
+    for (_, body, _), item, outcome in zip(tried, items, outcomes, strict=True):
+        if body and outcome == "correct":
+            faults.append(f"{item.name}: a program that is only `{body}` passes its tests. Add a test that it fails.")
+        elif not body and outcome != "correct":
+            faults.append(f"{item.name}: its solution is graded {outcome}. {WHAT_CROSSES}")
     if faults:
         rest = [f"{path}: {len(faults) - 5} more faults of tests."] if len(faults) > 5 else []
         raise UserError("\n".join(faults[:5] + rest))

@@ -51,18 +51,8 @@ SETS = {name: ProblemSet(**{"name": name, "file": f"{name}.jsonl"} | entry) for 
 def find_set(name: str) -> ProblemSet:
     """The set called ``name``. UserError with similar names if there is none."""
     if name not in SETS:
-        raise UserError(f"{name!r} is no registered problem set.{did_you_mean(name, SETS)}{how_to_read(name)}")
+        raise UserError(f"{name!r} is neither a registered problem set nor a .jsonl file.{did_you_mean(name, SETS)}")
     return SETS[name]
-
-
-def how_to_read(name: str) -> str:
-    """Advice for a file of problems that is not in JSON Lines; "" for other names."""
-    if not name.endswith((".parquet", ".json", ".csv", ".tsv", ".arrow")):
-        return ""
-    return (
-        " Files of your own are read as JSON Lines (.jsonl) with `problem` and `answer` in each line; with pandas: "
-        "pandas.read_parquet(FILE).rename(columns={...}).to_json(OUT, orient='records', lines=True)."
-    )
 
 
 # ---- files ----------------------------------------------------------------------------------------------------------

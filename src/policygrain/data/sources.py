@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,9 +13,9 @@ from ..errors import UserError, did_you_mean
 from ..paths import DataFolder
 from ..records import Contamination, read_record, write_record
 from .contamination import overlaps
-from .families import FAMILIES, generate
+from .families import CHARACTERS, FAMILIES, generate
 from .problem import Problem, read_problems, write_problems
-from .sets import ROOT_VARIABLE, SETS, data_root, how_to_read, load_set
+from .sets import ROOT_VARIABLE, SETS, data_root, load_set
 
 if TYPE_CHECKING:
     from ..study.schema import Benchmark, Study
@@ -32,7 +32,7 @@ def load(source: str, root: Path | None, limit: int | None = None, where: str = 
     if source in SETS:
         return load_set(SETS[source], folder, where, limit)
     if not source.endswith(".jsonl"):
-        hint = did_you_mean(source, [*FAMILIES, *SETS]) + how_to_read(source)
+        hint = did_you_mean(source, [*FAMILIES, *SETS])
         raise UserError(
             f"{where}: {source!r} is neither a family of problems, nor a registered set, nor a .jsonl file.{hint}"
         )
@@ -58,6 +58,28 @@ def check_sources(study: Study) -> None:
             load(source, study.data.root, 1, where)
 
 
+def check_characters(study: Study, problems: Iterable[Problem], where: str) -> None:
+    """UserError where a tiny model has no tokens for a problem, its prompt or its answer.
+
+    ``where``: the key that names the problems. All text has tokens in other models, and with `model.tiny.vocabulary`.
+    """
+    if study.model.start != "tiny" or study.model.tiny.vocabulary is not None:
+        return
+    for problem in problems:
+        key, template = "template", study.prompt.template
+        if problem.options.tests:
+            key, template = "program", study.prompt.program
+        for place, text in (
+            (f"prompt.{key}", template.replace("{problem}", "")),
+            (f"{where}: {problem.id}", problem.problem + problem.answer),
+        ):
+            if missing := sorted(set(text).difference(CHARACTERS)):
+                raise UserError(
+                    f"{place}: the tiny model has no token for {', '.join(map(repr, missing[:5]))}. Set "
+                    "model.tiny.vocabulary (512, for example), whose tokens can write any text."
+                )
+
+
 def source_digests(study: Study) -> dict[str, str]:
     """Source → digest of its file, of the study's sources that are files and are there."""
     root, by_source = data_root(study.data.root), {}
@@ -66,12 +88,6 @@ def source_digests(study: Study) -> dict[str, str]:
         if source not in FAMILIES and path.is_file():
             by_source[source] = digests.of_file(path)
     return by_source
-
-
-def prepare(study: Study, out: DataFolder) -> None:
-    """Write a study's problems into ``out``: `prepare_training`, then `prepare_benchmarks`."""
-    prepare_training(study, out)
-    prepare_benchmarks(study, out)
 
 
 def prepare_training(study: Study, out: DataFolder) -> None:

@@ -17,8 +17,7 @@ import torch
 from tokenizers import AddedToken, pre_tokenizers, trainers
 from torch import Tensor
 
-from ..data.characters import BOXED, CHARACTERS, EOS, PAD
-from ..data.families import demonstrations
+from ..data.families import BOXED, CHARACTERS, EOS, PAD, demonstrations
 from ..progress import Progress
 from .rollout import Rollout
 from .scoring import micro_batches, score_tokens

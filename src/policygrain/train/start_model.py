@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import digests
-from ..data.characters import check_characters
 from ..data.families import families_to_demonstrate
 from ..data.problem import read_problems
+from ..data.sources import check_characters
 from ..errors import UserError
 from ..files import model_folder
 from ..hub import identity

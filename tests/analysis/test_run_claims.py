@@ -2,7 +2,9 @@
 
 import json
 import math
+import os
 import sqlite3
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from policygrain.analysis.run_claims import Endpoint, Run, RunClaim, anytime, decide_runs
-from policygrain.analysis.run_logs import read_runs
+from policygrain.analysis.run_logs import read_runs, steps_of_log
 from policygrain.analysis.statistics import student, unpaired
 from policygrain.errors import UserError
 
@@ -43,19 +45,71 @@ def test_every_format_gives_the_same_run(name, tmp_path):
     assert points(run) == VALUES and run.notes == () and run.seed is None
 
 
-@pytest.mark.slow
-def test_mlflow_itself_writes_what_is_read(tmp_path):
+@pytest.fixture(scope="module", params=["file", "sqlite"])
+def store(request, tmp_path_factory):
+    """A store by MLflow itself: two seeds whose values arrived backwards, a deleted run, and one without the metric."""
     mlflow = pytest.importorskip("mlflow")
-    client = mlflow.MlflowClient(f"sqlite:///{tmp_path}/real.db")
-    run = client.create_run(client.create_experiment("e"), run_name="gspo")
-    client.log_param(run.info.run_id, "seed", 3)
-    gone = client.create_run(run.info.experiment_id, run_name="gspo gone")
-    client.log_metric(gone.info.run_id, NAME, 9.0, step=1)
-    client.delete_run(gone.info.run_id)
-    for k, v in reversed(VALUES.items()):  # the database has them as they arrived
-        client.log_metric(run.info.run_id, NAME, v, timestamp=1000 + k, step=k)
-    (found,) = read_runs([f"{tmp_path}/real.db::gspo *"], NAME)
-    assert found.seed == 3 and points(found) == VALUES
+    os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
+    folder = tmp_path_factory.mktemp("store")
+    client = mlflow.MlflowClient(str(folder) if request.param == "file" else f"sqlite:///{folder}/real.db")
+    experiment = client.create_experiment("e")
+    for seed in (3, 4):
+        run = client.create_run(experiment, run_name="gspo").info.run_id
+        client.log_param(run, "seed", seed)
+        for k, v in reversed(VALUES.items()):
+            client.log_metric(run, NAME, v, timestamp=1000 + k, step=k)
+    client.log_metric(client.create_run(experiment, run_name="other").info.run_id, "loss", 1.0)
+    gone = client.create_run(experiment, run_name="gspo gone").info.run_id
+    client.log_metric(gone, NAME, 9.0, step=1)
+    client.delete_run(gone)
+    if request.param == "file":
+        return str(folder), f"{folder}/{experiment}"
+    return f"{folder}/real.db", f"sqlite:///{folder}/real.db"
+
+
+@pytest.mark.slow
+def test_mlflow_itself_writes_what_is_read(store):
+    for place in store:
+        found = sorted(read_runs([f"{place}::e/gspo*"], NAME), key=lambda run: run.seed or 0)
+        assert [run.seed for run in found] == [3, 4] and all(points(run) == VALUES for run in found)
+    with pytest.raises(UserError, match=r"e/other \w+: has no metric .* The run has loss"):
+        read_runs([store[0]], NAME)
+    if Path(store[0]).is_dir():
+        runs = read_runs([str(path.parents[1]) for path in Path(store[1]).glob("*/params/seed")], NAME)
+        assert {run.seed for run in runs} == {3, 4} and all(points(run) == VALUES for run in runs)
+
+
+def test_an_address_that_does_not_answer_is_named_without_its_password(monkeypatch):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with pytest.raises(UserError, match=r"^http://127.0.0.1:9: MLflow does not answer") as raised:
+        read_runs(["http://me:secret@127.0.0.1:9::a"], "r")
+    assert "secret" not in str(raised.value)
+
+
+def test_event_files_of_tensorboard_are_read_whole(tmp_path):
+    """Also where training was resumed from step 2, which began another file."""
+    pytest.importorskip("tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
+    for seed in (0, 1):
+        for attempt, values in enumerate([{1: 0.1, 2: 9.0, 4: 9.0}, {k: v for k, v in VALUES.items() if k > 1}]):
+            with SummaryWriter(tmp_path / f"seed{seed}", filename_suffix=f".{attempt}") as writer:
+                for k, v in values.items():
+                    writer.add_scalar(NAME, v, k)
+        with SummaryWriter(tmp_path / f"seed{seed}" / "hyperparameters") as writer:
+            writer.add_scalar("lr", 1, 1)
+    found = read_runs([str(tmp_path)], NAME)
+    assert [run.seed for run in found] == [0, 1] and all(points(run) == pytest.approx(VALUES) for run in found)
+    assert "2 of 6 values were logged again (restarts: 1" in found[0].notes[0]
+    with pytest.raises(UserError, match=r"seed0: has no metric 'score'.* The run has critic/score/mean"):
+        read_runs([f"{tmp_path}/seed*"], "score")
+
+
+def test_event_files_without_their_package_name_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboard.backend.event_processing.event_accumulator", None)
+    (tmp_path / "events.out.tfevents.1.host").touch()
+    with pytest.raises(UserError, match="pip install tensorboard"):
+        read_runs([str(tmp_path)], "r")
 
 
 def test_the_database_of_trackio_is_read(tmp_path):
@@ -135,7 +189,7 @@ def test_steps_of_two_columns_are_not_mixed(tmp_path):
     path = lines(
         tmp_path / "[r].jsonl", [{"time": 0, "_step": 0}, {"step": 1, "_step": 9, "r": 1}, {"_step": 10, "r": 2}]
     )
-    with pytest.raises(UserError, match=r"line 3: has no step 'step'. The row has '_step', 'r'"):
+    with pytest.raises(UserError, match=r"line 3: has no step 'step'. The row has _step, r"):
         read_runs([path], "r")
     assert [*read_runs([path], "r", step="_step")[0].steps] == [9, 10]
 
@@ -146,8 +200,8 @@ def test_what_is_not_there_is_named_and_a_glob_is_a_run_for_each_match(tmp_path)
         (["nothing/*.jsonl"], "r", None, "no file or folder matches"),
         (["nothing.jsonl"], "r", None, "cannot be read: No such file"),
         ([log, log], "r", None, "given twice"),
-        ([f"{log}::y*"], "r", None, r"no run is called 'y\*'. There are: 'x'"),
-        ([log], "r", "t", r"has no step 't'. The row has 'step', 'r'"),
+        ([f"{log}::y*"], "r", None, r"no run is called 'y\*'. There are: x"),
+        ([log], "r", "t", r"has no step 't'. The row has step, r"),
         ([log], "reword", None, r"'reword'.* Did you mean 'reward'"),
     ]
     for places, metric, step, says in cases:
@@ -157,6 +211,26 @@ def test_what_is_not_there_is_named_and_a_glob_is_a_run_for_each_match(tmp_path)
     assert [Path(run.name).name[:7] for run in read_runs([f"{tmp_path}/*.jsonl"], "r")] == ["a.jsonl", "b.jsonl"]
     with pytest.raises(UserError, match=r"has several logs \(a.jsonl, b.jsonl\); give the path of one"):
         read_runs([str(tmp_path)], "r")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="empty: has no log"):
+        read_runs([f"{tmp_path}/empty"], "r")
+
+
+@pytest.mark.parametrize("format", ["trl", "verl", "prime-rl", "csv"])
+def test_all_numbers_of_a_log_by_step(format, tmp_path):
+    """A row of evaluation joins that of training; after a restart at step 2, what was logged from there on is new."""
+    rows = [{"step": 1, "r": 0.5, "eval": ""}, {"step": 1, "r": "", "eval": 2}, {"step": 2, "r": 9, "eval": ""}]
+    rows += [{"step": 3, "r": 9, "eval": ""}, {"step": 2, "r": 1, "eval": "x"}]
+    path = tmp_path / "log"
+    if format == "csv":
+        path.write_text("\n".join(["step,r,eval", *(",".join(map(str, row.values())) for row in rows)]) + "\n")
+    else:
+        write_lines(path, [{"step": row["step"], "data": row} if format == "verl" else row for row in rows])
+    if format == "trl":
+        path.write_text(json.dumps({"log_history": rows}))
+    assert steps_of_log(path, format) == {1: {"step": 1, "r": 0.5, "eval": 2}, 2: {"step": 2, "r": 1}}
+    with pytest.raises(UserError, match="log: no row has a step"):
+        steps_of_log(path, format, "iteration")
 
 
 @pytest.mark.parametrize("case", LOGS["reported"], ids=lambda case: case["case"])

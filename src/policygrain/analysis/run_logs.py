@@ -1,20 +1,16 @@
-"""Reads logs of other trainers and trackers as runs with one metric, for `policygrain claim`.
-
-Logs are read row by row; a value takes 16 bytes.
-"""
+"""Reads logs of other trainers and trackers: runs with one metric for `policygrain claim`, or all metrics by step."""
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import glob
-import itertools
 import json
 import math
+import os
 import re
 import sqlite3
-from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,48 +18,113 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import UserError, did_you_mean
-from ..files import json_lines
+from ..files import json_lines, read_json
+from ..text import redacted, some
 from .run_claims import Run
 from .statistics import Array
 
-MOST_NAMES = 1000  # metrics of a run that are remembered for a message
-# Columns with the training step, before those with a tracker's own counter of calls.
+# Columns with the training step, before those with a tracker's own counter of calls; and columns with the run of a row.
 STEPS = ("train/global_step", "training/global_step", "global_step", "step", "training_step", "trainer/global_step")
 TRACKERS = ("Step", "_step")
-RUNS = ("run", "run_id", "run_name", "Name", "dir_name")  # columns with the run of a row
-NAMES, VALUES = ("tag", "metric", "key"), ("value", "Value")  # columns of a table in long form
-FORMATS = (
-    "trainer_state.json (TRL), JSON Lines (verl, prime-rl), CSV, JSON (Weights & Biases, TensorBoard), a database "
-    "(.db) of MLflow or Trackio, an MLflow run folder"
+RUNS = ("run", "run_id", "run_name", "Name", "dir_name")
+LOGS = (
+    "trainer_state.json (TRL), JSON Lines (verl, prime-rl), CSV, JSON (Weights & Biases), a database (.db) of MLflow "
+    "or Trackio, a folder of MLflow or TensorBoard"
 )
+Entry = tuple[str, Mapping[str, Any]]  # a row of a file, and its place for messages
 
 
-class _Series:
-    """The values of a run in the order of its log, and its seed."""
+class Row(NamedTuple):
+    """A row of a log: its place for messages, the name of its run in the log, and its seed, step and value.
 
-    def __init__(self) -> None:
-        self.steps, self.values = array("d"), array("d")
-        self.empty = array("d")  # steps of rows without a value
-        self.seed: int | None = None
+    These three are as written, or None if the row has none. ``names``: the metrics that it has.
+    """
 
-    def run(self, name: str, ends: Iterable[str]) -> Run:
-        """The run, without values of steps that were logged again later, such as after a restart."""
-        written = re.findall(r"seed[-_=]?(\d+)", name, flags=re.IGNORECASE)
-        seed = self.seed if self.seed is not None else int(written[-1]) if written else None
-        steps, values = np.frombuffer(self.steps), np.frombuffer(self.values)
-        later = np.minimum.accumulate(np.append(steps, np.inf)[::-1])[::-1][1:]  # the smallest step after each
-        last = steps < later
-        replaced, restarts = int((~last).sum()), int((np.diff(steps) < 0).sum())
-        if restarts > 2 and 2 * replaced > len(steps):
-            raise UserError(
-                f"{name}: the steps go back {restarts} times. Is the log sorted by step, and is it of one run?"
-            )
-        note = (
-            f"{name}: {replaced} of {len(steps)} values were logged again (restarts: {restarts}, "
-            f"doubled steps: {(np.diff(steps) == 0).sum()}); the last of each counts"
+    where: str
+    run: str
+    seed: Any
+    step: Any
+    value: Any
+    names: Iterable[str]
+
+
+# ---- runs with one metric --------------------------------------------------------------------------------------------
+
+
+def read_runs(places: Iterable[str], metric: str, step: str | None = None) -> list[Run]:
+    """The runs at these paths, globs or addresses of MLflow.
+
+    ``PLACE::NAME`` selects the runs whose names in a log of several match the pattern NAME. ``step``: the column of the
+    step, if it has an unusual name. UserError for a log that cannot be read, and for a run without the metric, whose
+    message names the run's metrics.
+    """
+    runs: list[Run] = []
+    for place in places:
+        path, _, names = place.partition("::")
+        matches = [path] if Path(path).exists() or not glob.has_magic(path) else sorted(glob.glob(path, recursive=True))
+        if not matches:
+            raise UserError(f"{place}: no file or folder matches.")
+        for one in matches:
+            runs += _read(one, names or "*", metric, step)
+    paths = [run.name for run in runs]
+    if twice := sorted({name for name in paths if paths.count(name) > 1}):
+        raise UserError(f"given twice: {', '.join(twice)}.")
+    return runs
+
+
+def _read(path: str, names: str, metric: str, step: str | None) -> list[Run]:
+    found: dict[str, list[Row]] = {}
+    notes: list[str] = []
+    for row in _rows(path, names, metric, step, notes):
+        named = f"{row.run} (seed {row.seed})" if row.run and row.seed not in (None, "") else row.run
+        found.setdefault(named, []).append(row)  # runs may share a name
+    chosen = {named: rows for named, rows in found.items() if fnmatchcase(rows[0].run, names)}
+    if not chosen:
+        there = f"no run is called {names!r}. There are: {some([*found], 30)}." if found else "empty."
+        raise UserError(f"{redacted(path)}: {there}")
+    log = redacted(path)
+    return [_run(f"{log}::{named}" if named else log, rows, metric, notes) for named, rows in chosen.items()]
+
+
+def _run(name: str, rows: Sequence[Row], metric: str, notes: Sequence[str]) -> Run:
+    """The run, without values of steps that were logged again later, such as after a restart."""
+    steps: list[float] = []
+    values: list[float] = []
+    empty: list[float] = []
+    seeds = {seed for row in rows if (seed := _number(row.seed, f"{row.where}: seed")) is not None}
+    for row in rows:
+        value, at = _number(row.value, f"{row.where}: {metric}"), _number(row.step, f"{row.where}: step")
+        if value is None:
+            empty += [at] if at is not None else []
+            continue
+        if at is None and steps:
+            raise UserError(f"{row.where}: no step; name its column by --step. The row has {some([*row.names], 30)}.")
+        if at is not None and not math.isfinite(at):
+            raise UserError(f"{row.where}: {row.step!r} is not a step.")
+        steps.append(at or 0.0)
+        values.append(value)
+    if len(seeds) > 1 or not all(map(float.is_integer, seeds)):
+        raise UserError(
+            f"{name}: its seeds are {some([f'{one:g}' for one in seeds])}, and a run has one whole number. A log of "
+            f"several runs needs a column that names the run of each row: {', '.join(RUNS)}."
         )
-        missing = _missing(steps[last], np.frombuffer(self.empty))
-        return Run(name, seed, steps[last], values[last], (*[note] * (replaced > 0), *ends), missing)
+    if not steps:
+        known = [*dict.fromkeys(key for row in rows for key in row.names)]
+        raise UserError(
+            f"{name}: has no metric {metric!r}.{did_you_mean(metric, known)} The run has {some(known, 30)}."
+        )
+    every = np.array(steps)
+    last = every < np.minimum.accumulate(np.append(every, np.inf)[::-1])[::-1][1:]  # before all later ones
+    replaced, restarts = int((~last).sum()), int((np.diff(every) < 0).sum())
+    if restarts > 2 and 2 * replaced > len(every):
+        raise UserError(f"{name}: the steps go back {restarts} times. Is the log sorted by step, and is it of one run?")
+    again = [
+        f"{name}: {replaced} of {len(every)} values were logged again (restarts: {restarts}, doubled steps: "
+        f"{(np.diff(every) == 0).sum()}); the last of each counts"
+    ]
+    numbers = [*seeds, *re.findall(r"seed[-_= ]?(\d+)", name, flags=re.IGNORECASE)[-1:]]
+    seed, missing = int(numbers[0]) if numbers else None, _missing(every[last], np.array(empty))
+    return Run(name, seed, every[last], np.array(values)[last], (*again * (replaced > 0), *notes), missing)
 
 
 def _missing(steps: Array, empty: Array) -> Array:
@@ -75,80 +136,6 @@ def _missing(steps: Array, empty: Array) -> Array:
     between = np.setdiff1d(empty[empty > steps[0]], steps)
     since = between - steps[np.searchsorted(steps, between) - 1]
     return between[since % usual == 0]
-
-
-def read_runs(places: Iterable[str], metric: str, step: str | None = None) -> list[Run]:
-    """The runs at these paths or globs; ``FILE::NAME`` selects the runs in a file whose names match the pattern NAME.
-
-    ``step``: the column of the step, if it has an unusual name. UserError for a log that cannot be read, and for a run
-    without the metric, whose message names the run's metrics.
-    """
-    runs: list[Run] = []
-    for place in places:
-        path, _, names = place.partition("::")
-        matches = [path] if Path(path).exists() or not glob.has_magic(path) else sorted(glob.glob(path, recursive=True))
-        if not matches:
-            raise UserError(f"{place}: no file or folder matches.")
-        for one in matches:
-            runs += _read(Path(one), names or "*", metric, step)
-    paths = [run.name for run in runs]
-    if twice := sorted({name for name in paths if paths.count(name) > 1}):
-        raise UserError(f"given twice: {', '.join(twice)}.")
-    return runs
-
-
-def _read(path: Path, names: str, metric: str, step: str | None) -> list[Run]:
-    series: dict[str, _Series] = {}
-    known: dict[str, None] = {}
-    others: dict[str, None] = {}
-    ends: list[str] = []
-    for row in rows(path, metric, step, ends):
-        if not fnmatchcase(row.run, names):
-            others[row.run] = None
-            continue
-        number = _number(row.seed, f"{row.where}: seed")
-        if row.seed is not None and (number is None or not number.is_integer()):
-            raise UserError(f"{row.where}: {row.seed!r} is not a seed.")
-        seed = None if number is None else int(number)
-        named = f"{row.run} (seed {seed})" if row.run and seed is not None else row.run  # runs may share a name
-        one = series.setdefault(named, _Series())
-        if seed is not None:
-            if one.seed not in (None, seed):
-                raise UserError(
-                    f"{row.where}: seed {seed} after seed {one.seed} in one run. A log of several runs needs a column "
-                    f"that names the run of each row: {', '.join(RUNS)}."
-                )
-            one.seed = seed
-        if len(known) < MOST_NAMES:
-            known.update((name, None) for name, value in row.values.items() if not isinstance(value, dict | list))
-        if (value := _number(row.values.get(metric), f"{row.where}: {metric}")) is None:
-            if one.steps and isinstance(row.step, int | float | str):
-                with contextlib.suppress(ValueError):
-                    one.empty.append(float(row.step))
-            continue
-        if row.step is None:
-            if one.steps:
-                raise UserError(f"{row.where}: no step; name its column by --step. The row has {listed(row.values)}.")
-            at: float | None = 0.0
-        else:
-            at = _number(row.step, f"{row.where}: step")
-        if at is None or not math.isfinite(at):
-            raise UserError(f"{row.where}: {row.step!r} is not a step.")
-        one.steps.append(at)
-        one.values.append(value)
-    if not series:
-        raise UserError(
-            f"{path}: no run is called {names!r}. There are: {listed(others)}." if others else f"{path}: empty."
-        )
-    runs = []
-    for run, one in series.items():
-        name = f"{path}::{run}" if run else str(path)
-        if not one.steps:
-            raise UserError(
-                f"{name}: has no metric {metric!r}.{did_you_mean(metric, known)} The run has {listed(known)}."
-            )
-        runs.append(one.run(name, ends))
-    return runs
 
 
 def _number(value: Any, where: str) -> float | None:
@@ -163,180 +150,209 @@ def _number(value: Any, where: str) -> float | None:
         raise UserError(f"{where}: {value!r} is not a number.") from error
 
 
+# ---- all metrics by step ---------------------------------------------------------------------------------------------
+
+
+def steps_of_log(path: Path, format: str, step: str | None = None) -> dict[int, dict[str, float]]:
+    """All numbers of a log of one run by training step; ``format``: a key of `FORMATS`; ``step``: as in `read_runs`.
+
+    Rows of one step are joined. Where the log goes back, such as after a restart, what it had from there on is left
+    out. A folder is TRL's output folder. UserError for a log that cannot be read or has no steps.
+    """
+    found: dict[int, dict[str, float]] = {}
+    names: dict[str, None] = {}
+    last = 0
+    for where, values in FORMATS[format](_inside(path) if path.is_dir() else path, []):
+        names |= dict.fromkeys(values)
+        step = step or _step_of(values)
+        at = None if step is None else _number(values.get(step), f"{where}: {step}")
+        if at is None:
+            continue
+        if not at.is_integer():
+            raise UserError(f"{where}: {step} {at:g} is not a number of steps.")
+        if at < last:
+            found = {before: numbers for before, numbers in found.items() if before < at}
+        last = int(at)
+        numbers = found.setdefault(last, {})
+        for name, value in values.items():
+            with suppress(TypeError, ValueError):  # texts
+                numbers[name] = float(value)
+    if not found:
+        raise UserError(f"{path}: no row has a step. The log has {some([*names], 30)}.")
+    return found
+
+
 # ---- formats ---------------------------------------------------------------------------------------------------------
 
 
-class Row(NamedTuple):
-    """A row of a log: its place for messages, the name of its run in the file, and its seed, step and values.
-
-    Seed and step are as written, or None if the row has none.
-    """
-
-    where: str
-    run: str
-    seed: Any
-    step: Any
-    values: Mapping[str, Any]
-
-
-def rows(path: Path, metric: str, step: str | None, ends: list[str]) -> Iterator[Row]:
-    """The rows of a file or folder. Notes on lines that are cut off are appended to ``ends``."""
-    path = _inside(path) if path.is_dir() else path
-    if path.is_dir():
-        yield from _mlflow_folder(path, metric)
-    elif path.suffix in (".db", ".sqlite"):
-        yield from _database(path, metric)
-    else:
-        try:
-            if path.suffix == ".json":
-                entries = _json(path)
-            elif path.suffix in (".csv", ".tsv"):
-                entries = _csv(path, ends)
-            else:
-                lines = json_lines(path, f"A log is one of: {FORMATS}.", cut_off=ends)
-                entries = ((f"{path}, line {number}", entry) for number, entry in lines)
-            for where, entry in entries:
-                values = {**entry, **entry["data"]} if isinstance(entry.get("data"), dict) else entry  # verl
-                if (name := _first(NAMES, values)) and (value := _first(VALUES, values)) and values[name] != "":
-                    values = {k: v for k, v in values.items() if k not in (name, value)} | {values[name]: values[value]}
-                charts = [name for name in values if name.endswith(f" - {metric}")]  # Weights & Biases
-                if step is None and (charts or metric in values):
-                    step = _first((*STEPS, *TRACKERS), values)
-                if step is not None and step not in values and (charts or metric in values):
-                    raise UserError(f"{where}: has no step {step!r}. The row has {listed(values)}.")
-                at = None if step is None else values.get(step)
-                run = next((str(values[name]) for name in RUNS if name in values), "")
-                for name in charts:
-                    of_run = name.removesuffix(f" - {metric}")
-                    if re.match(r"[\w./-]+: ", of_run) and values.get(f"{name}__MIN") != values.get(f"{name}__MAX"):
-                        raise UserError(
-                            f"{path}: {name!r} is a mean over a group of runs, whose spread over seeds it hides. "
-                            "Export the chart without grouping, or the history of each run."
-                        )
-                    yield Row(where, of_run, None, at, {metric: values[name]})
-                if not charts:
-                    yield Row(where, run, values.get("seed"), at, values)
-        except OSError as error:
-            raise UserError(f"{path}: cannot be read: {error.strerror}.") from error
-        except csv.Error as error:
-            raise UserError(f"{path}: cannot be read as CSV: {error}.") from error
-        except UnicodeDecodeError as error:
-            raise UserError(f"{path}: is not a text file. A log is one of: {FORMATS}.") from error
-
-
-def _first(names: Iterable[str], row: Mapping[str, Any]) -> str | None:
-    """The first of ``names`` that has a value in the row, or else that is a column of it."""
-    there = [name for name in names if name in row]
-    return next((name for name in there if row[name] not in (None, "")), there[0] if there else None)
+def _rows(path: str, names: str, metric: str, step: str | None, notes: list[str]) -> Iterator[Row]:
+    """The rows of a log; notes on lines that are cut off are appended to ``notes``."""
+    if "://" in path:
+        return _mlflow(path, names, metric)
+    log = _inside(Path(path)) if Path(path).is_dir() else Path(path)
+    if store := _mlflow_store(log):
+        return _mlflow(str(store), names, metric, "" if log == store else log.name)
+    if log.is_dir():
+        return _tensorboard(log, metric)
+    if log.suffix in (".db", ".sqlite"):
+        return _database(log, names, metric)
+    return _file(log, metric, step, notes)
 
 
 def _inside(folder: Path) -> Path:
-    """The log in a run's folder: TRL's newest, an MLflow folder itself, or the only .jsonl or .csv file."""
+    """The log in a folder: TRL's newest, or the only .jsonl or .csv file; a folder of MLflow or TensorBoard itself."""
     if states := [*folder.glob("checkpoint-*/trainer_state.json"), *folder.glob("trainer_state.json")]:
-        numbers = {state: re.fullmatch(r"checkpoint-(\d+)", state.parent.name) for state in states}
-        return max(states, key=lambda state: int(found[1]) if (found := numbers[state]) else 0)
-    if (folder / "metrics").is_dir() and (folder / "meta.yaml").exists():
-        return folder
+        return max(states, key=lambda state: int((re.findall(r"checkpoint-(\d+)$", state.parent.name) or [0])[0]))
     files = sorted(file for kind in ("jsonl", "csv") for file in folder.glob(f"*.{kind}"))
     if len(files) == 1:
         return files[0]
+    if _mlflow_store(folder) or _event_folders(folder):
+        return folder
     names = ", ".join(file.name for file in files)
     found = f"has several logs ({names}); give the path of one" if files else "has no log"
-    raise UserError(f"{folder}: {found}. A log is one of: {FORMATS}.")
+    raise UserError(f"{folder}: {found}. A log is one of: {LOGS}.")
 
 
-def _csv(path: Path, ends: list[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    is_ended = path.read_bytes()[-1:] in (b"\n", b"")
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
-        header = next(reader, [])
-        if len(header) == 1 and (separator := next(filter(header[0].count, ";\t"), None)):
-            raise UserError(
-                f"{path}: columns are separated by {separator!r}; expected commas and decimal points (.tsv: tabs)."
-            )
-        for cells in filter(None, reader):
-            where = f"{path}, line {reader.line_num}"
-            if len(cells) < len(header) and not is_ended and not any(reader):
-                ends.append(f"{where}: the last line is cut off and left out")
-                return
-            if len(cells) != len(header):
-                raise UserError(f"{where}: {len(cells)} cells under {len(header)} columns.")
-            yield where, dict(zip(header, cells, strict=True))
+def _file(path: Path, metric: str, step: str | None, notes: list[str]) -> Iterator[Row]:
+    """The rows of a file of text with rows of one or several runs."""
+    for where, values in SUFFIXES.get(path.suffix, _json_lines)(path, notes):
+        charts = [name for name in values if name.endswith(f" - {metric}")]  # Weights & Biases
+        if charts or metric in values:
+            step = step or _step_of(values)
+            if step is not None and step not in values:
+                raise UserError(f"{where}: has no step {step!r}. The row has {some([*values], 30)}.")
+        at = None if step is None else values.get(step)
+        for name in charts:
+            run = name.removesuffix(f" - {metric}")
+            if re.match(r"[\w./-]+: ", run) and values.get(f"{name}__MIN") != values.get(f"{name}__MAX"):
+                raise UserError(
+                    f"{path}: {name!r} is a mean over a group of runs, whose spread over seeds it hides. Export the "
+                    "chart without grouping, or the history of each run."
+                )
+            yield Row(where, run, None, at, values[name], (metric,))
+        if not charts:
+            run = next((str(values[name]) for name in RUNS if name in values), "")
+            yield Row(where, run, values.get("seed"), at, values.get(metric), tuple(values))
 
 
-def _json(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """`log_history` of a trainer_state.json, a list of objects, an object of columns, or TensorBoard's list of rows."""
+def _step_of(row: Mapping[str, Any]) -> str | None:
+    """The column of the step: the first that has a value in the row, or else that is there."""
+    there = [name for name in (*STEPS, *TRACKERS) if name in row]
+    return next((name for name in there if row[name] not in (None, "")), there[0] if there else None)
+
+
+def _json_lines(path: Path, notes: list[str]) -> Iterator[Entry]:
+    for number, entry in json_lines(path, f"A log is one of: {LOGS}.", cut_off=notes):
+        values = {**entry, **entry["data"]} if isinstance(entry.get("data"), dict) else entry  # verl
+        yield f"{path}, line {number}", values
+
+
+def _csv(path: Path, notes: list[str]) -> Iterator[Entry]:
     try:
-        content = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise UserError(
-            f"{path}: not JSON ({error}); was it cut off? JSON Lines are read from .jsonl files."
-        ) from error
-    if isinstance(content, dict) and isinstance(content.get("log_history"), list):
-        content = content["log_history"]
-    elif isinstance(content, dict) and content and all(isinstance(column, list | dict) for column in content.values()):
-        columns = [[*c.values()] if isinstance(c, dict) else c for c in content.values()]
-        if len({len(column) for column in columns}) > 1:
-            raise UserError(f"{path}: its columns have different lengths.")
-        content = [dict(zip(content, cells, strict=True)) for cells in zip(*columns, strict=True)]
-    elif isinstance(content, list) and content and all(isinstance(row, list) and len(row) == 3 for row in content):
-        content = [dict(zip(("Wall time", "Step", "Value"), row, strict=True)) for row in content]
+        is_ended = path.read_bytes()[-1:] in (b"\n", b"")
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
+            header = next(reader, [])
+            if len(header) == 1 and (separator := next(filter(header[0].count, ";\t"), None)):
+                raise UserError(
+                    f"{path}: columns are separated by {separator!r}; expected commas and decimal points (.tsv: tabs)."
+                )
+            for cells in filter(None, reader):
+                where = f"{path}, line {reader.line_num}"
+                if len(cells) < len(header) and not is_ended and not any(reader):
+                    notes.append(f"{where}: the last line is cut off and left out")
+                    return
+                if len(cells) != len(header):
+                    raise UserError(f"{where}: {len(cells)} cells under {len(header)} columns.")
+                yield where, dict(zip(header, cells, strict=True))
+    except (OSError, csv.Error, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read as CSV: {error}.") from error
+
+
+def _json(path: Path, notes: list[str]) -> Iterator[Entry]:
+    """`log_history` of a trainer_state.json, or a list of objects."""
+    content = read_json(path, "Was it cut off? JSON Lines are read from .jsonl files.")
+    if isinstance(content, dict):
+        content = content.get("log_history")
     if not isinstance(content, list) or not all(isinstance(entry, dict) for entry in content):
-        raise UserError(f"{path}: expected `log_history`, a list of objects, or columns. A log is one of: {FORMATS}.")
+        raise UserError(f"{path}: expected `log_history` or a list of objects. A log is one of: {LOGS}.")
     yield from ((f"{path}, entry {number}", entry) for number, entry in enumerate(content, start=1))
 
 
-def _database(path: Path, metric: str) -> Iterator[Row]:
-    names = "SELECT DISTINCT key FROM metrics"
-    seeds = "SELECT run_uuid, value FROM params WHERE key = 'seed'"
-    points = (
-        "SELECT m.run_uuid, r.name, m.step, m.value, m.is_nan FROM metrics m JOIN runs r ON r.run_uuid = m.run_uuid "
-        "WHERE m.key = ? AND r.lifecycle_stage = 'active' ORDER BY m.run_uuid, m.timestamp, m.step"
-    )
+SUFFIXES = {".json": _json, ".csv": _csv, ".tsv": _csv}  # others: JSON Lines
+FORMATS: dict[str, Callable[[Path, list[str]], Iterator[Entry]]] = {
+    "trl": _json,
+    "verl": _json_lines,
+    "prime-rl": _json_lines,
+    "jsonl": _json_lines,
+    "csv": _csv,
+}
+
+
+def _database(path: Path, names: str, metric: str) -> Iterator[Row]:
+    """A database of Trackio or MLflow."""
     try:
-        connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
-        try:
-            if "run_name" in [column for _, column, *_ in connection.execute("PRAGMA table_info(metrics)")]:
-                yield from _trackio(path, connection)
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+            columns = [column for _, column, *_ in connection.execute("PRAGMA table_info(metrics)")]
+            if "run_uuid" in columns:
+                yield from _mlflow(f"sqlite:///{path.resolve()}", names, metric)
                 return
-            known = [key for (key,) in connection.execute(names)]
-            if metric not in known:
-                raise UserError(
-                    f"{path}: has no metric {metric!r}.{did_you_mean(metric, known)} The database has {listed(known)}."
-                )
-            seed_of = dict(connection.execute(seeds).fetchall())
-            for run, name, step, value, is_nan in connection.execute(points, (metric,)):
-                values = {metric: math.nan if is_nan else value}
-                yield Row(f"{path}, run {run}", f"{name or ''} {run}".strip(), seed_of.get(run), step, values)
-        finally:
-            connection.close()
+            points = connection.execute("SELECT id, run_name, step, metrics FROM metrics ORDER BY id")
+            for number, run, step, text in points:
+                values = json.loads(text)
+                yield Row(f"{path}, row {number}", run, None, step, values.get(metric), tuple(values))
     except sqlite3.Error as error:
         raise UserError(f"{path}: cannot be read as a database of MLflow or Trackio: {error}.") from error
 
 
-def _trackio(path: Path, connection: sqlite3.Connection) -> Iterator[Row]:
-    for number, run, step, metrics in connection.execute("SELECT id, run_name, step, metrics FROM metrics ORDER BY id"):
-        yield Row(f"{path}, row {number}", run, None, step, json.loads(metrics))
+def _mlflow_store(folder: Path) -> Path | None:
+    """The file store of MLflow that a folder is, or in which it is an experiment or a run."""
+    if (folder / "meta.yaml").exists():
+        return folder.resolve().parents[1 if (folder / "metrics").is_dir() else 0]
+    return folder if any(folder.glob("*/meta.yaml")) else None
 
 
-def _mlflow_folder(folder: Path, metric: str) -> Iterator[Row]:
-    file, seed = folder / "metrics" / metric, folder / "params" / "seed"
-    if not file.is_file():
-        known = [
-            str(path.relative_to(folder / "metrics")) for path in (folder / "metrics").rglob("*") if path.is_file()
-        ]
-        yield Row(str(folder), "", None, None, dict.fromkeys(known))
-        return
-    value_of_seed = seed.read_text().strip() if seed.exists() else None
-    with file.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            where, cells = f"{file}, line {number}", line.split()
-            if len(cells) != 3:
-                raise UserError(f"{where}: expected a time, a value and a step.")
-            yield Row(where, "", value_of_seed, cells[2], {metric: cells[1]})
+def _mlflow(uri: str, names: str, metric: str, part: str = "") -> Iterator[Row]:
+    """The runs of a server, database or file store, `EXPERIMENT/NAME ID` each, or only those of ``part``, an id.
+
+    The values are fetched of those alone whose names match ``names``.
+    """
+    os.environ |= {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_ALLOW_FILE_STORE": "true"}
+    from mlflow import MlflowClient
+
+    try:
+        client = MlflowClient(uri)
+        for experiment in client.search_experiments():
+            for run in client.search_runs([experiment.experiment_id], max_results=50_000):
+                if part not in ("", experiment.experiment_id, run.info.run_id):
+                    continue
+                name = f"{experiment.name}/{run.info.run_name} {run.info.run_id}"
+                where, seed = f"{redacted(uri)}, run {name}", run.data.params.get("seed")
+                yield Row(where, name, seed, None, None, tuple(run.data.metrics))
+                if metric in run.data.metrics and fnmatchcase(name, names):
+                    points = client.get_metric_history(run.info.run_id, metric)
+                    for point in sorted(points, key=lambda point: (point.timestamp, point.step)):
+                        yield Row(where, name, seed, point.step, point.value, (metric,))
+    except Exception as error:  # MLflow and its database drivers have no common error class
+        text = redacted(str(error).strip().partition("\n")[0])
+        raise UserError(f"{redacted(uri)}: MLflow does not answer ({text}).") from None  # the cause may hold a password
 
 
-def listed(names: Iterable[str]) -> str:
-    """Up to 30 names for a message."""
-    shown = [*itertools.islice(names, 30)]
-    return ", ".join(map(repr, shown)) + (", …" if len(shown) == 30 else "")
+def _event_folders(folder: Path) -> list[Path]:
+    """The folders with event files of TensorBoard, without those inside another one."""
+    found = {file.parent for file in folder.rglob("*tfevents*")}
+    return sorted(one for one in found if not found & {*one.parents})
+
+
+def _tensorboard(folder: Path, metric: str) -> Iterator[Row]:
+    try:
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    except ImportError as error:
+        raise UserError(f"{folder}: event files are read by TensorBoard's package: pip install tensorboard.") from error
+    for one in _event_folders(folder):
+        # All values, not a sample of them; and also those from before a restart, on which the run has a note.
+        log = EventAccumulator(str(one), size_guidance={"scalars": 0}, purge_orphaned_data=False).Reload()
+        run, names = "" if one == folder else str(one.relative_to(folder)), log.Tags()["scalars"]
+        yield Row(str(one), run, None, None, None, names)
+        for event in log.Scalars(metric) if metric in names else []:
+            yield Row(str(one), run, None, event.step, event.value, (metric,))

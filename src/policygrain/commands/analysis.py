@@ -15,7 +15,7 @@ from .stages import CONFIG, recorded
 
 GROUP = "Results, and logs of any trainer"
 Side = Annotated[
-    list[str], option("logs of at least two runs: paths, globs, or FILE::NAME for runs in one file", metavar="RUNS")
+    list[str], option("logs of at least two runs: paths, globs, or PLACE::NAME for runs in one place", metavar="RUNS")
 ]
 
 
@@ -45,8 +45,8 @@ def claim(
 ) -> None:
     """Decide whether one side of runs, of any trainer, is better than another.
 
-    Reads logs of TRL, verl and prime-rl, CSV, JSON Lines, MLflow and exports of Weights & Biases. Prints the difference
-    with its interval, the verdict, and about how many more seeds would decide (docs/evaluate.md).
+    Reads logs of TRL, verl and prime-rl, CSV, JSON Lines, MLflow, TensorBoard and exports of Weights & Biases. Prints
+    the difference with its interval, the verdict, and about how many more seeds would decide (docs/evaluate.md).
     """
     from ..analysis.run_claims import Endpoint, decide_runs
     from ..analysis.run_logs import read_runs

@@ -19,7 +19,6 @@ from .records import (
     RunConfig,
     RunSummary,
     StartModelRecord,
-    TrackingRecord,
     read_record,
 )
 from .study import Study, load_study
@@ -267,9 +266,3 @@ class StudyResults:
         """Positions of the benchmark problems that are among the training prompts."""
         rows = self.evaluations[self.evaluations["benchmark"] == benchmark]
         return list(rows["contaminated"].iloc[0]) if len(rows) else []
-
-    @cached_property
-    def tracking(self) -> TrackingRecord | None:
-        """The record of the study in MLflow; None if it was not tracked."""
-        path = self.folder.tracking
-        return read_record(TrackingRecord, path, "Run `policygrain track` again.") if path.exists() else None

@@ -117,16 +117,12 @@ def log_run(client: MlflowClient, experiment: str, folder: RunFolder, status: st
     for begin in range(0, len(steps), size):
         client.log_batch(run_id, metrics=[metric for step in steps[begin : begin + size] for metric in step])
     if evaluation:
-        from .figures.page import first_responses
-
         scores = {record.benchmark: record.accuracy for record in evaluation.records}
         scores["average"] = fmean(scores.values())
         made = int(1000 * folder.evaluation.record.stat().st_mtime)
         # MLflow draws a bar for each run if a metric has no step but 0, and else a curve.
         client.log_batch(run_id, metrics=[Metric(f"test/{name}", score, made, 0) for name, score in scores.items()])
         client.log_artifacts(run_id, str(folder.evaluation.path), folder.evaluation.path.name)
-        # MLflow shows this as a table, and compares it between runs.
-        client.log_table(run_id, first_responses(folder.evaluation, evaluation), "samples.json")
     if summary:
         for path in (folder.summary, folder.metrics, folder.timings):
             client.log_artifact(run_id, str(path))

@@ -276,7 +276,7 @@ def test_runs_that_were_trained_or_evaluated_again_replace_the_old_ones(smoke, t
     assert store.runs["tepo seed 0"].data.metrics["test/average"] == 1
 
 
-REQUESTS = ("create_run", "log_batch", "set_tag", "log_artifact", "log_artifacts", "log_table", "set_terminated")
+REQUESTS = ("create_run", "log_batch", "set_tag", "log_artifact", "log_artifacts", "set_terminated")
 
 
 class Killed(BaseException):

@@ -20,7 +20,6 @@ from policygrain.records import (
     RunConfig,
     RunInputs,
     RunSummary,
-    TrackingRecord,
     write_record,
 )
 from policygrain.results import StudyResults
@@ -164,8 +163,3 @@ def table(name: str, results: StudyResults) -> tuple[pd.DataFrame, str]:
     """A table as numbers and as Markdown."""
     draw(name, results)
     return pd.read_csv(results.folder.table(name, ".csv")), results.folder.table(name, ".md").read_text()
-
-
-def make_up_tracking(folder: Path, uri: str) -> None:
-    """Where MLflow has a study that nobody tracked."""
-    write_record(StudyFolder(folder).tracking, TrackingRecord(uri=uri, experiment="1", runs={}))

@@ -52,7 +52,6 @@ rule report_page:
         settings="results/{study}/settings/report.json",
         figures=FIGURES,
         tables=TABLES,
-        tracking="results/{study}/mlflow.json",
         captions=[workflow.source_path(f"../report/{name}.rst") for name in [*STUDY.figures, *TABLE_NAMES]],
     output:
         "results/{study}/report.html",

@@ -258,7 +258,8 @@ def report(
     captions: Annotated[Path, option("folder of captions, NAME.rst")] = Path("workflow/report"),
     out: Annotated[Path | None, option("HTML file (default: report.html in the results)")] = None,
     screen: Annotated[
-        bool, option("instead, check that every result is there and print the overview: 15 lines", "--screen")
+        bool,
+        option("instead, check that every run and evaluation is there and print the overview: 15 lines", "--screen"),
     ] = False,
 ) -> None:
     """Write a study's report: one self-contained HTML page.

@@ -10,10 +10,9 @@ from ..analysis import Estimate, accuracy, measures
 from ..analysis.contrasts import TOO_FEW, Contrast, contrasts
 from ..errors import UserError
 from ..paths import START
-from ..results import StudyResults, run_metrics
+from ..results import StudyResults
 from ..study.stages import start_seeds
 from ..text import columns, shortened
-from . import SUFFIXES, TABLES
 from .labels import name_of, pair_text, parts_text, points_text, settings_of
 from .shown import evaluated_headline
 from .tables import Part
@@ -32,25 +31,18 @@ class Row(NamedTuple):
 
 
 def check_complete(results: StudyResults) -> None:
-    """UserError if a result of the study is missing, or if the record of a run or an evaluation is damaged."""
-    study, folder, runs = results.study, results.folder, results.matrix.runs
-    models = [f"{START}/seed{seed}" for seed in start_seeds(study)] + [run.name for run in results.matrix.evaluated]
-    expected = [
-        *(results.run_folder(run).summary for run in runs),
-        *(path for name in models for path in (folder.evaluation(name).record, folder.evaluation(name).samples)),
-        *(folder.figure(name, suffix) for name in study.figures for suffix in SUFFIXES),
-        *(folder.table(name, suffix) for name in TABLES for suffix in (".csv", ".md", ".tex")),
-        folder.report,
-        folder.tracking,
-    ]
-    if missing := [str(path.relative_to(folder.path)) for path in expected if not path.exists()]:
+    """UserError if a run or an evaluation of the study is missing, or if the record of one is damaged."""
+    models = [f"{START}/seed{seed}" for seed in start_seeds(results.study)]
+    models += [run.name for run in results.matrix.evaluated]
+    ended = {run.name for run in results.summaries}
+    missing = [run.name for run in results.matrix.runs if run.name not in ended]
+    missing += [f"the evaluation of {name}" for name in models if name not in results.model_evaluations]
+    if missing:
         raise UserError(
-            f"{folder.path}: the study is not finished: {len(missing)} of its results are missing, such as "
+            f"{results.folder.path}: the study is not finished: {len(missing)} of its results are missing, such as "
             f"{missing[0]}. Run `snakemake all`, which keeps all others."
         )
-    _ = results.summaries, results.model_evaluations  # reading them names a file that is damaged
-    for run in runs:
-        run_metrics(results.run_folder(run))
+    _ = results.steps  # reading them names a file that is damaged
 
 
 def rows(results: StudyResults) -> list[Row]:

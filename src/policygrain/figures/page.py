@@ -7,14 +7,13 @@ import re
 from collections import defaultdict
 from importlib import resources
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pandas as pd
 from jinja2 import Environment, StrictUndefined
 
 from ..errors import UserError
 from ..files import atomic_text
-from ..paths import START, EvaluationFolder
+from ..paths import START
 from ..provenance import devices
 from ..records import ModelEvaluation
 from ..results import StudyResults, evaluated_samples
@@ -24,7 +23,7 @@ from .catalogue import FIGURES
 from .tables import Part
 
 EACH, LONGEST = 3, 400  # responses to each benchmark that are shown, and their characters
-SHOWN = ["benchmark", "id", "problem", "response", "gold", "answer", "outcome", "truncated"]
+SHOWN = ["benchmark", "problem", "response", "gold", "answer", "outcome"]
 
 
 def write_report(results: StudyResults, captions: Path, out: Path) -> None:
@@ -51,7 +50,6 @@ def write_report(results: StudyResults, captions: Path, out: Path) -> None:
         samples=samples(results),
         protocol=protocol(results),
         provenance=provenance(results) | cost(results),
-        tracked=tracked(results),
     )
     atomic_text(out, page)
 
@@ -72,16 +70,11 @@ def samples(results: StudyResults) -> list[Part]:
     """The first responses to each benchmark of one model: the first run that is evaluated, else an initial model."""
     evaluations = results.model_evaluations
     for name in sorted(evaluations, key=lambda name: name.startswith(f"{START}/"))[:1]:
-        rows = first_responses(results.folder.evaluation(name), evaluations[name]).drop(columns=["id", "truncated"])
-        cells = [[shortened(str(value), LONGEST) for value in row] for row in rows.to_numpy()]
-        return [Part([str(name) for name in rows], cells, f"The first {EACH} responses of {name} to each benchmark.")]
+        folder = results.folder.evaluation(name)
+        rows = pd.concat([evaluated_samples(folder, record).head(EACH) for record in evaluations[name].records])
+        cells = [[shortened(str(value), LONGEST) for value in row] for row in rows[SHOWN].fillna("").to_numpy()]
+        return [Part(SHOWN, cells, f"The first {EACH} responses of {name} to each benchmark.")]
     return []
-
-
-def first_responses(folder: EvaluationFolder, evaluation: ModelEvaluation) -> pd.DataFrame:
-    """The first responses of a model to each benchmark, with columns `SHOWN`; every run has the same problems."""
-    rows = pd.concat([evaluated_samples(folder, record).head(EACH) for record in evaluation.records])
-    return rows[SHOWN].fillna({"answer": ""})
 
 
 def _evaluations(results: StudyResults) -> list[ModelEvaluation]:
@@ -141,17 +134,3 @@ def protocol(results: StudyResults) -> dict[str, str]:
         "problems": ", ".join(f"{r.benchmark.replace('_', ' ')} {r.problems}" for r in evaluations[0].records),
         **{name: str(first[name]) for name in ("engine", "grader", "prompt", "seed")},
     }
-
-
-def tracked(results: StudyResults) -> dict[str, str]:
-    """The addresses of the study's MLflow server and of its runs there.
-
-    Empty if it was not tracked, or in a file or by a server of this machine, which readers elsewhere cannot open.
-    """
-    tracking = results.tracking
-    server = urlsplit(tracking.uri if tracking else "")
-    host = server.hostname or ""
-    local = host in ("localhost", "::1", "0.0.0.0") or host.startswith("127.")
-    if tracking is None or server.scheme not in ("http", "https") or local:
-        return {}
-    return {"uri": tracking.uri, "runs": f"{tracking.uri.rstrip('/')}/#/experiments/{tracking.experiment}/runs"}

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from scipy.special import stdtrit
 
 from ..errors import UserError
-from .statistics import LEVEL, SEEDS, Array, Difference, student, unpaired
+from .statistics import LEVEL, SEEDS, Array, Difference, seeds_to_show, student, unpaired
 
 Claimed = Literal["above", "below"]
 OPEN = "inconclusive"
-MOST_SEEDS = 1000
-PRIOR = 4.0  # variance of the standardised effect in the e-value of `anytime`; any value keeps the error rate
 
 
 class Run(NamedTuple):
@@ -91,7 +87,6 @@ class RunClaim:
     values: dict[str, dict[str, float]]  # side → run → endpoint
     pairing: str
     difference: Difference
-    sequential: bool
     notes: tuple[str, ...]
 
     @property
@@ -104,27 +99,24 @@ class RunClaim:
         """The verdict, in the words of docs/statistics.md."""
         smaller = ""
         if self.margin is not None and self.effect < self.margin:
-            p = self.difference.test(self.margin if self.claimed == "above" else -self.margin)
-            # One side is tested; the p-value of `anytime` is not halved.
-            smaller = f"smaller than {self.margin:g}" if p < LEVEL * (1 if self.sequential else 2) else ""
+            p = self.difference.test(self.margin if self.claimed == "above" else -self.margin) / 2  # of one side
+            smaller = f"smaller than {self.margin:g}" if p < LEVEL else ""
         if self.difference.p >= LEVEL:
             return smaller or OPEN
         return "opposite" if self.effect < 0 else f"holds, {smaller}" if smaller else "holds"
 
     @property
     def more_seeds(self) -> int | None:
-        """About how many more runs on each side would decide, if effect and spread stayed. 0 if it is decided.
+        """How many more runs on each side four of five such claims need to be decided, if effect and spread stayed.
 
-        None: over 1,000.
+        0 if it is decided; None: over 1,000 in all.
         """
         if self.verdict != OPEN:
             return 0
         d = self.difference
         distance = max(abs(d.mean), 0.0 if self.margin is None else self.margin - self.effect)
-        n = np.arange(d.n + 1, MOST_SEEDS + 1, dtype=float)
-        width = anytime_width(n) if self.sequential else stdtrit(n - 1, 1 - LEVEL / 2) / np.sqrt(n)
-        enough = np.flatnonzero(width * d.spread < distance)
-        return int(n[enough[0]]) - d.n if len(enough) else None
+        needed = seeds_to_show(distance, d.spread) if math.isfinite(d.spread) else d.n + 1
+        return needed and max(1, needed - d.n)
 
     def text(self) -> str:
         """The claim with its numbers, for the terminal."""
@@ -134,32 +126,31 @@ class RunClaim:
             numbers = [*values.values()]
             listed = ", ".join(f"{value:.4g}" for value in numbers[:8]) + (", …" if len(numbers) > 8 else "")
             lines.append(f"  {side}: mean {np.mean(numbers):.4g} of {len(numbers)} runs ({listed})")
-        interval = "95% interval at every number of runs" if self.sequential else "95% interval"
-        if math.isinf(d.low):
-            lines += [f"  a − b: {d.mean:+.4g}, {self.pairing}: too few for an interval"]
-        else:
-            lines += [f"  a − b: {d.mean:+.4g} [{d.low:+.4g}, {d.high:+.4g}], {interval}, {self.pairing}"]
+        lines.append(f"  a − b: {self._effect_text()}, 95% interval, {self.pairing}")
         if d.spread <= 1e-12 * abs(d.mean):  # rounding
-            equal = f"{'pairs' if d.values else 'runs'} are equal" if not d.mean else "differences are equal"
-            lines.append(f"  all {equal}; is it the right metric?")
+            lines.append("  all differences are equal; is it the right metric?")
         elif self.more_seeds is None:
-            lines.append(f"  over {MOST_SEEDS:,} runs on each side would be needed")
+            lines.append("  over 1,000 runs on each side would be needed")
         elif self.more_seeds:
             lines.append(f"  about {self.more_seeds} more on each side would decide, if effect and spread stayed")
         return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
 
+    def _effect_text(self) -> str:
+        d = self.difference
+        few = " (too few for an interval)" if math.isinf(d.low) else f" [{d.low:+.4g}, {d.high:+.4g}]"
+        return f"{d.mean:+.4g}{few}"
+
     def table(self) -> tuple[list[str], list[list[str]]]:
         """The claim as the header and row of a table."""
-        d = self.difference
-        interval = "" if math.isinf(d.low) else f" [{d.low:+.4g}, {d.high:+.4g}]"
         more = "over 1,000" if self.more_seeds is None else str(self.more_seeds)
-        cells = {"metric": self.metric, "claim": f"a is {self.claimed} b", "a − b": f"{d.mean:+.4g}{interval}"}
-        cells |= {"p": f"{d.p:.2g}", "n": str(d.n), "verdict": self.verdict, "more seeds": more}
+        cells = {"metric": self.metric, "claim": f"a is {self.claimed} b", "a − b": self._effect_text()}
+        cells |= {"p": f"{self.difference.p:.2g}", "n": str(self.difference.n)}
+        cells |= {"verdict": self.verdict, "more seeds": more}
         return [*cells], [[*cells.values()]]
 
     def data(self) -> dict[str, Any]:
         """The claim as JSON data; an infinite limit is None."""
-        names = ("metric", "claimed", "margin", "endpoint", "verdict", "pairing", "sequential", "more_seeds", "notes")
+        names = ("metric", "claimed", "margin", "endpoint", "verdict", "pairing", "more_seeds", "notes")
         numbers = {k: None if v in (math.inf, -math.inf) else v for k, v in self.difference.numbers().items()}
         return {name: getattr(self, name) for name in names} | {"difference": numbers, "runs": self.values}
 
@@ -173,13 +164,11 @@ def decide_runs(
     claimed: Claimed = "above",
     endpoint: Endpoint = Endpoint(),  # noqa: B008
     pair: bool = True,
-    sequential: bool = False,
 ) -> RunClaim:
     """The verdict on two sides of runs. ``pair``: by seed, if all runs have seeds and both sides the same ones.
 
-    ``sequential``: the verdict is valid even if it is computed after every new pair of runs. UserError for a single run
-    on a side, runs that end at different steps or have no endpoint, seeds that only one side has, and unpaired
-    sequential runs.
+    UserError for a single run on a side, runs that end at different steps or have no endpoint, and seeds that only one
+    side has.
     """
     _check_sides(a, b)
     endpoints = {side: [endpoint.of(run) for run in runs] for side, runs in (("a", a), ("b", b))}
@@ -195,11 +184,9 @@ def decide_runs(
             )
     values = {side: [value for value, _, _ in ends] for side, ends in endpoints.items()}
     order, pairing = _pairs(a, b, pair)
-    if order is None and sequential:
-        raise UserError(f"--sequential needs runs in pairs of equal seeds; these are {pairing}.")
     if order is not None:
         differences = [x - values["b"][j] for x, j in zip(values["a"], order, strict=True)]
-        d = anytime(differences) if sequential else student(differences)
+        d = student(differences)
     else:
         d = unpaired(values["a"], values["b"])
     notes = [note for run in (*a, *b) for note in run.notes]
@@ -208,8 +195,7 @@ def decide_runs(
         notes.append(
             f"the values begin at step {step_text(min(firsts))} in some runs and {step_text(max(firsts))} in others"
         )
-    if not sequential:
-        notes.append("valid for a number of runs that was planned; if you add runs until it decides, use --sequential")
+    notes.append("valid for a number of runs that was planned, and not if runs are added until it decides")
     return RunClaim(
         metric,
         claimed,
@@ -218,7 +204,6 @@ def decide_runs(
         {side: {run.name: v for run, v in zip(runs, values[side], strict=True)} for side, runs in (("a", a), ("b", b))},
         f"{pairing}, over {d.n} {SEEDS}" if order is not None else pairing,
         d,
-        sequential,
         tuple(notes),
     )
 
@@ -252,37 +237,3 @@ def _pairs(a: Sequence[Run], b: Sequence[Run], wanted: bool) -> tuple[list[int] 
             "all with --unpaired."
         )
     return [two.index(seed) for seed in one], "paired by seed"
-
-
-# ---- looking after every seed ---------------------------------------------------------------------------------------
-
-
-def anytime(values: Sequence[float]) -> Difference:
-    """Paired differences of a number per seed, with an interval that is valid after any number of seeds.
-
-    The p-value of a mean μ is 1 / E, where E is the likelihood ratio of t = (mean − μ) √n / s for a standardised effect
-    from N(0, PRIOR) against none. E is a martingale under μ for normal differences of any variance, so it exceeds 20 at
-    any time with probability 5% at most (Ville; Wang and Ramdas 2025). The interval has the μ with E < 20.
-    """
-    d = student(values)
-    width = float(anytime_width(np.array(d.n)))
-    half = math.inf if math.isinf(width) else width * d.spread
-    return replace(d, low=d.mean - half, high=d.mean + half, test=functools.partial(_anytime_p, d.values))
-
-
-def _anytime_p(values: Sequence[float], value: float) -> float:
-    n, spread = len(values), float(np.std(values, ddof=1))
-    distance = abs(float(np.mean(values)) - value)
-    width = 1 + n * PRIOR
-    share = (distance / spread) ** 2 * n / (n - 1) if spread else (math.inf if distance else 0.0)  # t² / (n − 1)
-    ratio = (1 + share) / (1 + share / width) if math.isfinite(share) else width
-    return min(1.0, math.sqrt(width) * ratio ** (-n / 2))
-
-
-def anytime_width(n: Array) -> Array:
-    """Half the width of the interval for n differences of standard deviation 1; infinite for few."""
-    width = 1 + n * PRIOR
-    bound = (np.sqrt(width) / LEVEL) ** (2 / n)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        half: Array = np.sqrt((n - 1) / n * (bound - 1) / (1 - bound / width))
-    return np.where(bound < width, half, np.inf)

@@ -33,9 +33,6 @@ def claim(
     until: Annotated[float | None, option("leave out values of later steps", metavar="STEP")] = None,
     step: Annotated[str | None, option("the column of steps, where it has an unusual name", metavar="NAME")] = None,
     unpaired: Annotated[bool, option("do not pair runs by their seeds", "--unpaired")] = False,
-    sequential: Annotated[
-        bool, option("the verdict is valid after every added seed; needs pairs", "--sequential")
-    ] = False,
     figure: Annotated[Path | None, option("draw the curves and the difference", metavar="FILE")] = None,
     table: Annotated[Literal["markdown", "latex"] | None, option("print a table of one row instead")] = None,
     fail_unless: Annotated[
@@ -55,9 +52,7 @@ def claim(
     check_claim(last, auc, margin, until, figure)
     of_a, of_b = read_runs(a, metric, step), read_runs(b, metric, step)
     endpoint, pair = Endpoint(last or 1, auc, until), not unpaired
-    decided = decide_runs(
-        of_a, of_b, metric, margin=margin, claimed=claimed, endpoint=endpoint, pair=pair, sequential=sequential
-    )
+    decided = decide_runs(of_a, of_b, metric, margin=margin, claimed=claimed, endpoint=endpoint, pair=pair)
     if as_json:
         print(json.dumps(decided.data(), indent=1, ensure_ascii=False))
     elif table is not None:

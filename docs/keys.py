@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, Union, get_type_hints
 
-from policygrain.study.schema import Study
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from policygrain.objective import Method
+from policygrain.objective.method import CHOICES
+from policygrain.study.schema import Name, Study
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -32,7 +37,33 @@ NAMES = {
     "figures": "figures and tables",
     "tracking": "MLflow",
 }
-SCHEMA = Study.model_json_schema()
+
+
+class OwnPart(BaseModel):
+    """A function of your own, with its keyword parameters."""
+
+    model_config = ConfigDict(extra="allow")
+    name: str = Field(pattern=":", description="package.module:function")
+
+
+def method_changes() -> type[BaseModel]:
+    """What a study file may say of a method: parts by their names, or with parameters."""
+    keys: dict[str, Any] = {}
+    types = get_type_hints(Method)
+    for field in fields(Method):
+        if (choices := CHOICES.get(field.name)) is not None:
+            name: Any = Literal[tuple(choices)] | Annotated[str, Field(pattern=":")]
+            part: Any = Union[(name, OwnPart, *choices.values())]
+            types[field.name] = {"clip": part | None, "penalties": list[part] | None}.get(field.name, part)
+        keys[field.name] = types[field.name], Field(None, **field.metadata)
+    del keys["name"]  # the key under which it stands
+    return create_model("MethodChanges", __config__=ConfigDict(extra="forbid"), **keys)
+
+
+# The methods of a study that was read are finished; those of a file are changes.
+METHODS: Any = (dict[Name, method_changes()], Study.model_fields["methods"])  # type: ignore[misc]
+WRITTEN = create_model("Study", __base__=Study, __doc__=Study.__doc__, methods=METHODS)
+SCHEMA: dict[str, Any] = WRITTEN.model_json_schema()
 
 
 def rows(section: dict[str, Any], prefix: str = "") -> Iterator[str]:

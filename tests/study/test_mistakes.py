@@ -4,6 +4,7 @@ import contextlib
 import copy
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from policygrain.cli import main
 from policygrain.commands.check import check_study
 from policygrain.errors import UserError
 from policygrain.merging import merge
+from policygrain.objective import Method
 from policygrain.study import load_study, parse_study
-from policygrain.study.schema import Study, method_changes, section_of
+from policygrain.study.schema import Study, section_of
 
 from ..support.files import write_lines
 from ..support.small import SMALL, set_key, write_study
@@ -97,9 +99,10 @@ def test_a_message_says_what_is_wrong_and_what_is_meant(changes, says, in_root):
 def keys(section: type[BaseModel] = Study, prefix: str = "") -> Iterator[str]:
     for name, field in section.model_fields.items():
         yield f"{prefix}{name}"
-        inside = method_changes() if f"{prefix}{name}" == "methods" else section_of(field.annotation)
-        if inside is not None:
+        if (inside := section_of(field.annotation)) is not None:
             yield from keys(inside, f"{prefix}{name}.")
+    if section is Study:
+        yield from (f"methods.{one.name}" for one in fields(Method) if one.name != "name")
 
 
 def test_every_key_has_a_mistake():

@@ -6,11 +6,10 @@ see `stages.py`). Bounds exclude only values that are certainly mistakes.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
@@ -18,9 +17,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    GetJsonSchemaHandler,
-    TypeAdapter,
-    create_model,
     field_serializer,
     model_validator,
 )
@@ -28,7 +24,7 @@ from pydantic.fields import FieldInfo
 
 from ..errors import did_you_mean
 from ..objective import Method, method
-from ..objective.method import CHOICES, resolved_methods
+from ..objective.method import resolved_methods
 
 MOST = 1_000_000
 T = TypeVar("T")
@@ -535,35 +531,6 @@ class Tracking(Section):
     )
 
 
-class OwnPart(BaseModel):
-    """A function of your own, with its keyword parameters."""
-
-    model_config = ConfigDict(extra="allow")
-    name: str = Field(pattern=":", description="package.module:function")
-
-
-def method_changes() -> type[BaseModel]:
-    """What a study file may say of a method: parts by their names, or with parameters."""
-    keys: dict[str, Any] = {}
-    types = get_type_hints(Method)
-    for field in dataclasses.fields(Method):
-        if (choices := CHOICES.get(field.name)) is not None:
-            name: Any = Literal[tuple(choices)] | Annotated[str, Field(pattern=":")]
-            part: Any = Union[(name, OwnPart, *choices.values())]
-            types[field.name] = {"clip": part | None, "penalties": list[part] | None}.get(field.name, part)
-        keys[field.name] = types[field.name], Field(None, **field.metadata)
-    del keys["name"]  # the key under which it stands
-    return create_model("MethodChanges", __config__=ConfigDict(extra="forbid"), **keys)
-
-
-class _MethodsSchema:
-    """The JSON schema of the key `methods`, built only on request, because building it slows every import down."""
-
-    def __get_pydantic_json_schema__(self, _: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        changes: Any = dict[Name, method_changes()]  # type: ignore[misc]
-        return handler(TypeAdapter(changes).core_schema)
-
-
 def _finished(methods: Any) -> Any:
     """The methods of a study, resolved; what is no mapping is refused by its type."""
     return resolved_methods(methods) if isinstance(methods, Mapping) else methods
@@ -602,7 +569,7 @@ class Study(Section):
         "<answer>…</answer>; qwen_math: as the evaluation code of Qwen2.5-Math, which the published tables used",
     )
     training: Training = Field(Training(), description="the training loop")
-    methods: Annotated[dict[Name, Method], BeforeValidator(_finished), _MethodsSchema()] = key(
+    methods: Annotated[dict[Name, Method], BeforeValidator(_finished)] = key(
         "run", {}, "new methods, each with the method (`base`) that it changes, and changes to presets"
     )
     experiments: dict[Name, Experiment] = Field(

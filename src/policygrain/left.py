@@ -12,6 +12,7 @@ KEYS = {
     "training.call_reward": TAG,
     "training.sampler_bits": TAG,
     "training.sampling_seed": TAG,
+    "training.segment_ends": TAG,
     "training.shuffle_rewards": TAG,
     "training.ahead": "is now called 'off_policy_steps'",
     "evaluation.runs_per_engine": "has left: one job evaluates the models of an arm",

@@ -22,9 +22,9 @@ TOOLS = torch.tensor([1, 1, 0, 1, 0, 0, 1, 1, 1])  # 0: tool output
 NAMES = ("grpo", "dapo", "gspo", "tepo_v1", "tepo", "mpo", "kl_cov", "dr_grpo", "gepo")
 A3PO = method("a3po", sampler={"correction_cap": 1.1})
 BY_TURN = method("turn_ratio", aggregation="turn_mean_token_mean", clip={"low": 0.05, "high": 0.05})
-BY_PROMPT = method("dapo", aggregation="prompt_mean", ratio={"name": "block", "layout": "segments"})
+BY_PROMPT = method("dapo", aggregation="prompt_mean")
 OBJECTIVES = [*map(method, NAMES), A3PO, BY_TURN, BY_PROMPT]
-each_objective = pytest.mark.parametrize("objective", OBJECTIVES, ids=[*NAMES, "a3po", "turns", "segments"])
+each_objective = pytest.mark.parametrize("objective", OBJECTIVES, ids=[*NAMES, "a3po", "turns", "prompts"])
 
 
 @pytest.fixture
@@ -34,7 +34,6 @@ def fields():
     floats = {key: made[key].float() for key in ("log_probs", "old_log_probs", "advantages", "ref_log_probs")}
     given = {
         "groups": torch.tensor([3, 3, 8, 8]),
-        "segments": torch.arange(9).expand(4, 9) // 2,
         "staleness": torch.tensor([0, 1, 2, 5]),
     }
     return floats | given | {"mask": made["mask"] & TOOLS.bool(), "rollout_log_probs": floats["old_log_probs"]}
@@ -47,7 +46,6 @@ def inputs_of(fields: dict[str, Any], i: int) -> dict[str, torch.Tensor]:
         "target_tokens": torch.ones(n, dtype=torch.long),
         "logprobs": fields["old_log_probs"][i, own],
         "mask": fields["mask"][i, own].float(),
-        "segments": fields["segments"][i, own],
     }
 
 
@@ -60,7 +58,7 @@ def step_of(fields: dict[str, Any]) -> tuple[list[Any], list[torch.Tensor]]:
 @pytest.mark.filterwarnings("ignore:tepo:UserWarning")
 @each_objective
 def test_loss_and_gradient_are_those_of_the_whole_step(objective, fields):
-    """Turns are those of the mask; prompts, segments and ages are given."""
+    """Turns are those of the mask; prompts and ages are given."""
     data, log_probs = step_of(fields)
     loss, metrics = loss_function(objective)(data, log_probs)
     want, gradient = loss_and_gradient(objective, fields)
@@ -102,7 +100,6 @@ SPOILT: list[tuple[int, Any, dict[str, Any], str]] = [
     (2, "dapo", {"advantages": torch.ones(2)}, r"datum 2: advantages has shape \(2,\), target_tokens 9"),
     (1, "dapo", {"mask": None}, "datum 1: loss_fn_inputs has no 'mask'; it has "),
     (1, A3PO, {"staleness": None}, "datum 1: loss_fn_inputs has no 'staleness'"),
-    (1, BY_PROMPT, {"segments": None}, "datum 1: loss_fn_inputs has no 'segments'"),
     (1, "gepo", {"groups": None}, "datum 1: loss_fn_inputs has no 'groups'"),
     (2, "gepo", {"groups": torch.arange(9) // 8}, "datum 2: groups differs between tokens"),
 ]

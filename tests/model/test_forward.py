@@ -10,13 +10,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from policygrain.model import attention, tiny
+from policygrain.model import attention
 from policygrain.model import logprobs as unembedding
 from policygrain.model.attention import Spans, Varlen
 from policygrain.model.logprobs import blockwise, log_probs_and_entropy
-from policygrain.model.rollout import Rollout
 from policygrain.model.scoring import MTPHeads, micro_batches, score_tokens
-from policygrain.train.batch import segment_ids
 
 from ..support.device import PLACE
 from ..support.engines import random_rollouts
@@ -167,18 +165,6 @@ def test_micro_batches_hold_every_row_once_within_the_budget_and_whole_groups_wh
     assert all(len(part) == 1 or tokens(part) <= budget for part in cut)
     for rows in ([*range(i, i + 3)] for i in range(0, 60, 3)):
         assert tokens(rows) > budget or sum(bool({*rows} & {*part}) for part in cut) == 1
-
-
-def test_a_token_with_an_end_in_it_is_the_last_of_its_segment():
-    """Two lines and a rest; without an end a response is one segment."""
-    tokenizer = tiny.character_tokenizer()
-    texts = ["1+2\n3\n4", "12345"]
-    rollouts = [Rollout([5], tokenizer(text, add_special_tokens=False).input_ids, True, []) for text in texts]
-    found = segment_ids(rollouts, tokenizer, ["\n"])
-    assert found[0].tolist() == [0, 0, 0, 0, 1, 1, 2]
-    assert found[1, :5].tolist() == [0] * 5
-    assert segment_ids(rollouts, tokenizer, ["\n", "+"])[0].tolist() == [0, 0, 1, 1, 2, 2, 3]
-    assert not segment_ids(rollouts, tokenizer, ["no such text"]).any()
 
 
 def test_prediction_heads_foresee_what_a_plain_pass_says():

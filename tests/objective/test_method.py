@@ -99,7 +99,6 @@ def test_what_a_method_needs():
         "m2po": {"step_log_probs"},
         "a3po": {"staleness"},
     }
-    assert method("mpo", ratio={"layout": "segments"}).needs == {"segments"}
     assert method("dapo", aggregation="prompt_mean").needs == {"groups"}
     assert method("grpo", penalties=["kl"]).needs == {"reference"}
     by_covariance = {**method("tepo").penalties[0].data(), "entropy_signal": "covariance"}

@@ -43,7 +43,6 @@ def random_fields(lengths: Sequence[int], seed: int, drift: float = 0.3, width: 
         "max_length": 12,
         "groups": torch.arange(len(lengths)) // 2,
         "staleness": torch.arange(len(lengths)) % 4,
-        "segments": (torch.arange(shape[1]) // 3).expand(shape),
     }
     # Prediction heads predict no token after a response's last one.
     has_future = mask & (mask.cumsum(1) < mask.sum(1, keepdim=True))

@@ -30,14 +30,13 @@ NEEDS: dict[Need, str] = {
     "entropy_gradient": "an entropy with gradient",
     "mtp_heads": "multi-token prediction heads",
     "groups": "the prompt of each response",
-    "segments": "the segment of each token",
     "turns": "the number of turns of the step",
     "staleness": "the age of each response, in versions of the policy",
 }
 OF_VERL_GROUPS: tuple[Need, ...] = ("groups", "turns")  # verl's loss receives these with the module VERL_GROUPS
 VERL_GROUPS = "policygrain.integrations.verl_groups"
 VERL_PAIRED = "policygrain.integrations.verl_paired"  # its agent loop and replay buffer sample as the loop does
-VERL_LACKS: tuple[Need, ...] = ("reference", "entropy_gradient", "mtp_heads", "segments", "staleness")
+VERL_LACKS: tuple[Need, ...] = ("reference", "entropy_gradient", "mtp_heads", "staleness")
 
 
 def lacking(objective: Method, trainer: str, without: Iterable[Need]) -> list[str]:

@@ -16,7 +16,7 @@ from ..objective import Method, Need
 from ..objective.batch import StepTotals, TokenBatch
 from .options import NEEDS, chosen, lacking, reads_entropies, refuse, warn_sampler
 
-# prime-rl computes one response at a time, so it has no groups, segments or statistics of the step.
+# prime-rl computes one response at a time, so it has no groups and no statistics of the step.
 WITHOUT: tuple[Need, ...] = tuple(need for need in NEEDS if need != "reference")
 
 

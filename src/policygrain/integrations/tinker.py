@@ -25,7 +25,7 @@ def loss_function(objective: str | Method = "tepo", *, max_length: int | None = 
 
     Each datum's `loss_fn_inputs` need `logprobs` (of the policy that sampled), `advantages` and `mask` (1 on the tokens
     of the response), all as long as `target_tokens`; for methods that read them also `groups` (the number of the
-    prompt) and `segments`, integers, and `staleness` (versions of the policy since the token was sampled).
+    prompt) and `staleness` (versions of the policy since the token was sampled).
     ``max_length``: L_max of methods that divide by it.
 
     UnsupportedOption for methods that need what Tinker's server does not send. There are no entropies: TEPO's mask
@@ -37,7 +37,7 @@ def loss_function(objective: str | Method = "tepo", *, max_length: int | None = 
 
     def loss(data: Sequence[Any], logprobs: Sequence[Tensor]) -> tuple[Tensor, dict[str, float]]:
         lengths = [len(row) for row in logprobs]
-        needed = [name for name in ("groups", "segments", "staleness") if name in resolved.needs]
+        needed = [name for name in ("groups", "staleness") if name in resolved.needs]
         fields = {
             name: _padded([_field(datum, i, name, lengths) for i, datum in enumerate(data)])
             for name in ("logprobs", "advantages", "mask", *needed)
@@ -48,7 +48,6 @@ def loss_function(objective: str | Method = "tepo", *, max_length: int | None = 
             fields["advantages"],
             fields["mask"],
             groups=_prompts(fields["groups"], lengths) if "groups" in fields else None,
-            segments=fields.get("segments"),
             staleness=fields.get("staleness"),
             rollout_log_probs=fields["logprobs"],
             max_length=max_length,

@@ -278,5 +278,5 @@ def _problems(objective: Method, config: Any, micro_batch_statistics: bool) -> l
         f"steps_per_generation={window} is no multiple of gradient_accumulation_steps={accumulated}, so the tokens of "
         "a step are not known at its first micro-batch.": window % accumulated,
     }
-    lacks = lacking(objective, "TRL", ("mtp_heads", "segments", "staleness"))
+    lacks = lacking(objective, "TRL", ("mtp_heads", "staleness"))
     return lacks + [sentence for sentence, is_wrong in wrong.items() if is_wrong]

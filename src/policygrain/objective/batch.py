@@ -110,8 +110,6 @@ class TokenBatch:
     future_log_probs: Tensor | None = None
     old_future_log_probs: Tensor | None = None
     groups: Tensor | None = None  # [batch], integers: the prompt of each response
-    # Integers: the segment (sentence, step) of each token; tokens of a response with the same number are one segment.
-    segments: Tensor | None = None
     # Log-probabilities under the engine that sampled, if it is not π_old (the off-policy sequence mask reads them).
     rollout_log_probs: Tensor | None = None
     # [batch] or [batch, tokens]: age of the policy that sampled, in versions before the current one.
@@ -147,8 +145,6 @@ class TokenBatch:
             # Half precision is computed in float32; float32 and float64 stay as they are.
             value = value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
             values[name] = torch.where(keep, value, 0.0)
-        if self.segments is not None and self.segments.shape != shape:
-            raise ValueError(f"segments has shape {tuple(self.segments.shape)}, log_probs {tuple(shape)}")
         if self.groups is not None and self.groups.shape != shape[:1]:
             raise ValueError(f"groups has shape {tuple(self.groups.shape)}, log_probs {tuple(shape)}")
         for name, value in values.items():
@@ -231,14 +227,6 @@ class TokenBatch:
     def sum_over_turns(self, x: Tensor) -> Tensor:
         """Σ of ``x``, which is 0 on padding, over the turn of each token. [batch, tokens]."""
         return sum_by_number(x, turn_numbers(self.mask))
-
-    def sum_over_segments(self, x: Tensor) -> Tensor:
-        """Σ of ``x`` over the segment of each token. [batch, tokens]. ValueError without segments."""
-        if self.segments is None:
-            raise ValueError("block.layout: segments needs `segments` of TokenBatch")
-        row = torch.arange(len(x), device=x.device).unsqueeze(1).expand_as(x)
-        _, segment = torch.stack([row, self.segments]).flatten(1).unique(dim=1, return_inverse=True)
-        return x.new_zeros(segment.numel()).index_add(0, segment, x.flatten())[segment].view_as(x)
 
     @staticmethod
     def discounted_sum(x: Tensor, discount: float) -> Tensor:

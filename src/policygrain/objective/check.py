@@ -67,6 +67,5 @@ def _example(method: Method) -> TokenBatch:
         future_log_probs=future,
         old_future_log_probs=future,
         groups=torch.tensor([0, 1]) if "groups" in needs else None,
-        segments=torch.tensor([[0, 0, 1], [0, 1, 1]]) if "segments" in needs else None,
         staleness=torch.tensor([1, 3]) if "staleness" in needs else None,
     )

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 LARGEST_EXPONENT = 1e6  # larger than any power of a ratio
-UNEQUAL = ("segments", "turns")  # layouts whose blocks differ in length
 
 
 class Ratio(Part):
@@ -143,11 +142,10 @@ class Block(Ratio):
 
     name: Literal["block"] = "block"
     size: int = setting(5, "block size K, in tokens", ge=1, le=1_000_000)
-    layout: Literal["sliding", "tiled", "segments", "turns"] = setting(
+    layout: Literal["sliding", "tiled", "turns"] = setting(
         "sliding",
-        "sliding: a window t..t+K−1 starts at each token; tiled: disjoint blocks; segments: sentences or "
-        "steps; turns: the unbroken runs of the response mask, which tool output interrupts. Segments and turns have "
-        "lengths of their own, so `size` has no effect",
+        "sliding: a window t..t+K−1 starts at each token; tiled: disjoint blocks; turns: the unbroken runs of the "
+        "response mask, which tool output interrupts, whatever the `size`",
     )
     weights: Literal["uniform", "future", "joint"] = setting(
         "future", "uniform: 1/K each; future: 1−φ for the token itself, φ/(K−1) for each other; joint: 1 each"
@@ -173,8 +171,8 @@ class Block(Ratio):
         if self.edges == "normalised":
             constant = log_ratio.detach()
             log_ratio = constant + (log_ratio - constant) / self.coverage(batch).to(log_ratio.dtype)
-        if self.layout in UNEQUAL:
-            return self._over_unequal(log_ratio, batch)
+        if self.layout == "turns":
+            return self._over_turns(log_ratio, batch)
         log_sum, count = self._sum(log_ratio, batch), self._sum(batch.mask.to(log_ratio.dtype), batch)
         if self.future == "mtp_heads":
             log_sum = log_ratio + batch.future_log_ratio
@@ -198,9 +196,9 @@ class Block(Ratio):
         """Σ_t β_{k−t}: the β of token k, added up over all windows that contain it; 1 on padding. [batch, tokens]."""
         beta_0, beta_n = self.beta
         live = batch.mask.double()
-        if self.layout in UNEQUAL:
-            # A token is in as many windows as its block has tokens. Their β for it add up to 1; with `joint` each is 1.
-            return (self._over_block(live, batch) if self.weights == "joint" else live).where(batch.mask, 1.0)
+        if self.layout == "turns":
+            # A token is in as many windows as its turn has tokens. Their β for it add up to 1; with `joint` each is 1.
+            return (batch.sum_over_turns(live) if self.weights == "joint" else live).where(batch.mask, 1.0)
         # The reciprocal of the divisor of a window's β.
         count = self._sum(live, batch)
         scale = live if self.weights == "joint" else live / (beta_n * count.clamp(min=1) + (beta_0 - beta_n))
@@ -213,18 +211,14 @@ class Block(Ratio):
             return batch.sum_over_tiles(x, self.size)
         return batch.sum_over_windows(x, self.size, back=back)
 
-    def _over_block(self, x: Tensor, batch: TokenBatch) -> Tensor:
-        """Σ of ``x`` over the segment or turn of each token. ValueError without segments."""
-        return batch.sum_over_turns(x) if self.layout == "turns" else batch.sum_over_segments(x)
-
-    def _over_unequal(self, log_ratio: Tensor, batch: TokenBatch) -> Tensor:
-        """log r_t over the segment or turn of each token, whose number of tokens is K."""
-        log_sum, count = (self._over_block(x, batch) for x in (log_ratio, batch.mask.to(log_ratio.dtype)))
+    def _over_turns(self, log_ratio: Tensor, batch: TokenBatch) -> Tensor:
+        """log r_t over the turn of each token, whose number of tokens is K."""
+        log_sum, count = (batch.sum_over_turns(x) for x in (log_ratio, batch.mask.to(log_ratio.dtype)))
         if self.weights == "joint":
             return log_sum
         if self.weights == "uniform":
             return log_sum / count.clamp(min=1)
-        # Weight of all tokens except t; in a block of one token it is 0.
+        # Weight of all tokens except t; in a turn of one token it is 0.
         others = self.future_weight * (count > 1).to(log_ratio.dtype)
         beta_t, beta_other = 1 - others, others / (count - 1).clamp(min=1)
         return beta_t * log_ratio + beta_other * (log_sum - log_ratio)
@@ -232,7 +226,7 @@ class Block(Ratio):
     @property
     def label(self) -> str:
         """`block K=5` with the default weights, `block K=5, joint` with others, `block, turns` over turns."""
-        name = "block" if self.layout in UNEQUAL else f"block K={self.size}"
+        name = "block" if self.layout == "turns" else f"block K={self.size}"
         changed = {key: str(value) for key, value in self.changed.items()} | {"size": name}
         if "future_weight" in changed:
             changed["future_weight"] = f"φ={self.future_weight:g}"
@@ -240,9 +234,8 @@ class Block(Ratio):
 
     @property
     def needs(self) -> frozenset[Need]:
-        """`mtp_heads` with ``future: mtp_heads``, `segments` with ``layout: segments``."""
-        heads = frozenset[Need]({"mtp_heads"} if self.n_mtp_heads else ())
-        return heads | frozenset[Need]({"segments"} if self.layout == "segments" else ())
+        """`mtp_heads` with ``future: mtp_heads``."""
+        return frozenset({"mtp_heads"} if self.n_mtp_heads else ())
 
     @property
     def n_mtp_heads(self) -> int:

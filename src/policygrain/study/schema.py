@@ -432,14 +432,6 @@ class Training(Section):
         "engine recorded, which saves a forward pass over most of the batch; the trainer then scores a quarter of it, "
         "to compare both (`max_mismatch`), or all where the method reads entropies or prediction heads",
     )
-    segment_ends: tuple[Text, ...] = key(
-        "run",
-        ("\n",),
-        "texts that end a segment, for methods whose blocks are segments: a token that contains one is the "
-        "last of its segment",
-        min_length=1,
-        strict=False,
-    )
     compute: Literal["float32", "bfloat16", "float16", "auto"] = key(
         "run",
         "float32",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -106,9 +106,6 @@ def score(
         future_log_probs=old.future,
         old_future_log_probs=old.future,
         groups=groups if "groups" in needs else None,
-        segments=segment_ids(rollouts, policy.tokenizer, settings.segment_ends).to(place)
-        if "segments" in needs
-        else None,
         rollout_log_probs=engine if all(len(r.log_probs) == len(r.ids) for r in rollouts) else None,
         staleness=torch.full((every,), age, device=place) if age is not None and "staleness" in needs else None,
         max_length=settings.max_tokens,
@@ -184,19 +181,6 @@ def check_mismatch(metrics: dict[str, float], model: PreTrainedModel, bound: flo
             f"{bound:g} (training.max_mismatch). The engine has stale weights or a stale prefix cache, or it computes "
             "differently: in another precision, with another rope, quantized."
         )
-
-
-def segment_ids(rollouts: Sequence[Rollout], tokenizer: Any, ends: Sequence[str]) -> Tensor:
-    """The number of each response token's segment, from 0. A token with one of ``ends`` in it ends its segment.
-
-    [rollouts, tokens], integers; numbers on padding have no meaning.
-    """
-    is_end = {
-        token: any(end in tokenizer.decode([token]) for end in ends) for token in {t for r in rollouts for t in r.ids}
-    }
-    width = width_of(rollouts)
-    ended = torch.tensor([[is_end[t] for t in r.ids] + [False] * (width - len(r.ids)) for r in rollouts])
-    return ended.cumsum(1) - ended.long()
 
 
 def minibatches(prompts: int, group: int, count: int, seed: int, epochs: int = 1) -> list[Tensor]:

@@ -47,7 +47,7 @@ CORRECTIONS: dict[str, dict[str, Any]] = {
         "rejection_low": 0.999, "rejection_high": 1.001, "rejection_grain": "geometric"
     },
 }  # fmt: skip
-_PROVIDED = {"reference": "ref_log_probs", "groups": "group", "segments": "segments", "staleness": "staleness"}
+_PROVIDED = {"reference": "ref_log_probs", "groups": "group", "staleness": "staleness"}
 NO_ENGINE = "needs log-probabilities of the engine that sampled (rollout_log_probs) beside old_log_probs"
 
 

@@ -64,7 +64,6 @@ COLUMNS = {
     "ref_log_probs": _log_probs(("ref_log_probs", "ref_log_prob", "ref_per_token_logps", "ref_logprobs")),
     "entropy": Column(("entropy", "entropies")),
     "old_entropy": Column(("old_entropy", "old_entropies")),
-    "segments": _integers(("segments",)),
     "ids": _integers(("completion_ids", "response_ids", "token_ids")),
     "group": _integers(("group", "group_id", "uid", "prompt_id", "problem_id"), per_token=False),
     "reward": Column(("reward", "rewards", "score", "acc"), per_token=False),
@@ -298,10 +297,6 @@ class _Reader:
                 values[wrong & ~mask] = 0.0
                 wrong &= mask
             refuse(name, wrong, column.problem)
-        if "segments" in columns:
-            row = torch.arange(len(lengths)).repeat_interleave(lengths)
-            refuse("segments", _comes_back(columns["segments"], row, mask), "occurs again after another segment: "
-                   "tokens of a segment follow one another; give this one a number of its own")  # fmt: skip
         typed = {name: x.long() if COLUMNS[name].is_integer else x for name, x in columns.items()} | {"mask": mask}
         tokens = {name: x for name, x in typed.items() if COLUMNS[name].per_token}
         responses = {name: x for name, x in typed.items() if not COLUMNS[name].per_token}
@@ -324,17 +319,6 @@ def _numbers(row: Mapping[str, Any], key: str, where: str) -> array[float]:
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names))
-
-
-def _comes_back(segments: Tensor, row: Tensor, mask: Tensor) -> Tensor:
-    """True on tokens at which a segment of a response begins again after another one. [all tokens]."""
-    live = mask.nonzero().flatten()
-    pairs = torch.stack([row, segments.long()])[:, live]
-    begins = torch.cat([torch.ones(1).bool(), (pairs[:, 1:] != pairs[:, :-1]).any(0)])
-    _, number = pairs[:, begins].unique(dim=1, return_inverse=True)
-    place = torch.arange(len(number))
-    first = torch.zeros_like(place).scatter_reduce(0, number, place, "amin", include_self=False)
-    return torch.zeros_like(mask).index_fill(0, live[begins][place > first[number]], True)
 
 
 def _files(path: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Groups, segments and turns, the unbroken runs of the mask: by hand, identities, ROLL's formula (float64)."""
+"""Groups, and turns, the unbroken runs of the mask: by hand and identities (float64)."""
 
 from math import exp, log
 
@@ -44,12 +44,11 @@ def test_the_ratio_to_the_expectation_of_the_group():
     close(GroupExpectation()(batch), [[-0.7 - expected] * 2, [-2 - expected] * 2, [0.1] * 2])
 
 
-@pytest.mark.parametrize(("weights", "expected"), BY_HAND["segments"])
-def test_segments_are_blocks_of_unequal_sizes(weights, expected):
-    """Segments of two tokens and of one; numbers are names alone, and padding has none."""
-    numbers = torch.tensor([[9, 9, 4, 4]])
-    batch = by_hand([[0.1, 0.3, 0.5, 9.0]], [1.0], [[1, 1, 1, 0]], segments=numbers)
-    close(Block(layout="segments", weights=weights)(batch)[:, :3], [expected])
+@pytest.mark.parametrize(("weights", "expected"), BY_HAND["turns"])
+def test_turns_are_blocks_of_unequal_sizes(weights, expected):
+    """Turns of two tokens and of one, with tool output between them."""
+    batch = by_hand([[0.1, 0.3, 9.0, 0.5, 9.0]], [1.0], [[1, 1, 0, 1, 0]])
+    close(Block(layout="turns", weights=weights)(batch)[batch.mask], expected)
 
 
 def test_turns_are_numbered_from_the_first():
@@ -69,7 +68,6 @@ def test_turns_are_numbered_from_the_first():
             {"groups": GROUPS, "step": StepTotals(3, 3, 1, 2, Responses(GROUPS, torch.ones(3)))},
             "responses needs old_log_probs",
         ),
-        (method("mpo", ratio={"layout": "segments"}), {}, "needs `segments`"),
         (method("reinforce", aggregation="turn_mean_token_mean"), {"step": StepTotals(3, 3, 1)}, "needs n_turns"),
         (method("bypass"), {}, "anchor: rollout needs rollout_log_probs"),
         (method("a3po"), {"staleness": torch.tensor([2, 2, 2])}, "anchor: loglinear needs rollout_log_probs"),
@@ -93,17 +91,6 @@ def with_tool_output(data, seed):
 
 
 with_tools = st.builds(with_tool_output, fields(min_live=1), st.integers(0, 1000))
-
-
-@few
-@given(data=with_tools)
-def test_turns_are_the_segments_that_the_mask_makes(data):
-    data |= {"segments": turn_numbers(data["mask"])}
-    for weights in ("uniform", "joint", "future"):
-        by_mask, given_ones = (
-            method("mpo", ratio={"layout": layout, "weights": weights}) for layout in ("turns", "segments")
-        )
-        assert_same(evaluate(by_mask, data), evaluate(given_ones, data))
 
 
 @few

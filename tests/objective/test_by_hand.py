@@ -14,7 +14,7 @@ from policygrain.objective.batch import TokenBatch
 from policygrain.objective.clip import ClipCov, NoClip, PpoClip, Sapo, token_covariance
 from policygrain.objective.method import CHOICES
 from policygrain.objective.penalty import EntropyBonus, Kl, KlCov, entropy_drop_mask
-from policygrain.objective.ratio import Block, Holder, Ratio
+from policygrain.objective.ratio import Block, Ratio
 
 from ..support.batches import by_hand, close, few, fields, tensor
 from . import BY_HAND, NAMES
@@ -257,13 +257,6 @@ def test_kl_cov_holds_the_top_share_by_covariance():
     close(KlCov(coefficient=2.0, fraction=0.5)(four), [[2 * 0.5, 0, 0, 2 * 0.1]])
     close(KlCov(coefficient=2.0, fraction=1e-4)(four), [[2 * 0.5, 0, 0, 0]])  # at least one
     close(KlCov(coefficient=2.0, fraction=0.25)(by_hand([LOG_RATIO], [0.0])), [[0, 0, 0, 0]])  # nothing is highest
-
-
-def test_the_holder_mean_by_hand():
-    """Ratios 2 and ½: arithmetic mean 1.25, harmonic 0.8, p = 2: √2.125."""
-    batch = by_hand([[log(2.0), log(0.5), 9.0]], [1.0], [[1, 1, 0]])
-    for power, expected in ((1, 1.25), (-1, 0.8), (2, 2.125**0.5), (0, 1.0)):
-        close(Holder(power=power)(batch).exp(), [[expected] * 3])
 
 
 @pytest.mark.parametrize(("settings", "expected"), BY_HAND["divergences"])

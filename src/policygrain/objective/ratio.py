@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from .batch import TokenBatch
 
 
-LARGEST_EXPONENT = 1e6  # larger than any power of a ratio
-
-
 class Ratio(Part):
     """Importance ratio."""
 
@@ -51,30 +48,6 @@ class SequenceRatio(Ratio):
         log_ratio = batch.log_ratio
         mean = log_ratio.sum(1, keepdim=True) / batch.lengths.clamp(min=1).unsqueeze(1)
         return _own_gradient(mean, log_ratio) if self.stop_gradient else mean.expand_as(log_ratio)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Holder(Ratio):
-    """Hölder mean of the response's token ratios: log r_t = (1/p) log((1/|o|) Σ_k exp(p ℓ_k)), for every t.
-
-    HölderPO (2605.12058). With p = 1 and no clip, the gradient is that of token ratios with a mean over the response
-    (GRPO); p = 0 is the geometric mean (`sequence`). The lower p, the more weight have the tokens with the smallest
-    ratios. The paper lowers p from 2 to −2 during training; here it is constant.
-    """
-
-    name: Literal["holder"] = "holder"
-    power: float = setting(1.0, "p", ge=-100, le=100)
-
-    def __call__(self, batch: TokenBatch) -> Tensor:
-        log_ratio, count = batch.log_ratio, batch.lengths.clamp(min=1).unsqueeze(1)
-        if self.power == 0:
-            return (log_ratio.sum(1, keepdim=True) / count).expand_as(log_ratio)
-        scaled = self.power * log_ratio
-        largest = scaled.detach().masked_fill(~batch.mask, -LARGEST_EXPONENT).amax(1, keepdim=True)
-        largest = largest.masked_fill((batch.lengths == 0).unsqueeze(1), 0.0)
-        # expm1 and log1p keep the digits where p is near 0.
-        mean = ((scaled - largest).masked_fill(~batch.mask, 0.0).expm1()).sum(1, keepdim=True) / count
-        return ((largest + mean.log1p()) / self.power).expand_as(log_ratio)
 
 
 @dataclass(frozen=True, kw_only=True)

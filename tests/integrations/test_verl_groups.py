@@ -1,4 +1,4 @@
-"""Prompts and turns in verl: its real worker, division into micro-batches and `ppo_loss`, with ranks as threads."""
+"""Prompts in verl: its real worker, division into micro-batches and `ppo_loss`, with ranks as threads."""
 
 import contextvars
 import functools
@@ -33,7 +33,6 @@ GROUPS = torch.tensor([7, 7, 7, 7, 2, 2, 2, 2, 5, 5, 5, 5, 0, 0, 0, 0])
 METHODS = {
     "gepo": method("gepo"),
     "prompt_mean": method("tepo", aggregation="prompt_mean", penalties=[{"name": "kl", "reference": "old"}]),
-    "turns": method("turn_ratio", aggregation="turn_mean_token_mean"),
 }
 
 

@@ -27,13 +27,6 @@ def test_the_mean_over_prompts_is_that_of_the_tokens_of_each_prompt():
     close(method("reinforce", aggregation="prompt_mean").loss(batch).loss, -(4 / 3 + 5) / 2)
 
 
-def test_the_mean_over_turns_is_that_of_the_means_of_their_tokens():
-    """u = Â of the token: turns (1, 3) and (5), and one turn (7, 7) of another response: (2 + 5 + 7) / 3."""
-    rows = [[1.0, 3.0, 9.0, 5.0, 9.0], [7.0, 7.0, 9.0, 9.0, 9.0]]
-    batch = by_hand([[0.0] * 5] * 2, rows, [[1, 1, 0, 1, 0], [1, 1, 0, 0, 0]])
-    close(method("reinforce", aggregation="turn_mean_token_mean").loss(batch).loss, -(2 + 5 + 7) / 3)
-
-
 def test_the_ratio_to_the_expectation_of_the_group():
     """q = e^−1 and e^−2, E_q[q] = Σq²/Σq; p of the first is e^(−1+0.3)."""
     old = torch.tensor([[-1.0, -1.0], [-3.0, -1.0], [-2.0, -2.0]], dtype=torch.float64)
@@ -54,7 +47,6 @@ def test_turns_are_blocks_of_unequal_sizes(weights, expected):
 def test_turns_are_numbered_from_the_first():
     mask = torch.tensor([[1, 1, 0, 1, 0], [0, 1, 0, 0, 1], [1, 1, 1, 1, 1], [0, 0, 0, 0, 0]])
     assert turn_numbers(mask).tolist() == [[0, 0, 0, 1, 1], [0, 0, 0, 0, 1], [0] * 5, [0] * 5]
-    assert TokenBatch(*[torch.zeros(4, 5)] * 3, mask).whole.n_turns == 5
 
 
 @pytest.mark.parametrize(
@@ -68,7 +60,6 @@ def test_turns_are_numbered_from_the_first():
             {"groups": GROUPS, "step": StepTotals(3, 3, 1, 2, Responses(GROUPS, torch.ones(3)))},
             "responses needs old_log_probs",
         ),
-        (method("reinforce", aggregation="turn_mean_token_mean"), {"step": StepTotals(3, 3, 1)}, "needs n_turns"),
         (method("bypass"), {}, "anchor: rollout needs rollout_log_probs"),
         (method("a3po"), {"staleness": torch.tensor([2, 2, 2])}, "anchor: loglinear needs rollout_log_probs"),
         (method("a3po"), {"rollout_log_probs": torch.zeros(3, 1)}, "anchor: loglinear needs staleness"),

@@ -255,7 +255,7 @@ def test_micro_batches_with_the_totals_of_a_step_have_its_loss_and_gradient(name
     data, chosen = random_fields([7, 3, 0, 9, 5], seed=8, drift=0.05), METHODS[name]
     log_probs = data["log_probs"].requires_grad_()
     batch = TokenBatch(**data)
-    numbers = StepTotals(24, 4, batch.whole.max_length, 3, batch.whole.responses, 4)
+    numbers = StepTotals(24, 4, batch.whole.max_length, 3, batch.whole.responses)
     steps = [chosen.step_of(batch), numbers]
     if name in STEP_WIDE or "step_log_probs" in chosen.needs:
         with pytest.raises(ValueError, match=re.escape(f"{chosen.name}: reads statistics of the")):

@@ -30,28 +30,18 @@ NEEDS: dict[Need, str] = {
     "entropy_gradient": "an entropy with gradient",
     "mtp_heads": "multi-token prediction heads",
     "groups": "the prompt of each response",
-    "turns": "the number of turns of the step",
     "staleness": "the age of each response, in versions of the policy",
 }
-OF_VERL_GROUPS: tuple[Need, ...] = ("groups", "turns")  # verl's loss receives these with the module VERL_GROUPS
+OF_VERL_GROUPS: tuple[Need, ...] = ("groups",)  # verl's loss receives these with the module VERL_GROUPS
 VERL_GROUPS = "policygrain.integrations.verl_groups"
 VERL_PAIRED = "policygrain.integrations.verl_paired"  # its agent loop and replay buffer sample as the loop does
 VERL_LACKS: tuple[Need, ...] = ("reference", "entropy_gradient", "mtp_heads", "staleness")
 
 
 def lacking(objective: Method, trainer: str, without: Iterable[Need]) -> list[str]:
-    """What the method needs and no loss in the trainer is given, and corrections by turns, a sentence each."""
-    problems = [
-        f"it needs {NEEDS[need]}, which {trainer} does not give to a loss."
-        for need in without
-        if need in objective.needs
-    ]
-    sampler = objective.sampler
-    grains = {sampler.correction_grain if sampler.correction_cap is not None else None}
-    grains |= {sampler.rejection_grain if sampler.rejection_high is not None else None}
-    if "turn" in grains and objective.anchor != "loglinear":  # whose loss computes the weights
-        problems.append(f"its sampler corrects by turns, but {trainer} computes the weights, and not by turns.")
-    return problems
+    """What the method needs and no loss in the trainer is given, a sentence each."""
+    needed = (need for need in without if need in objective.needs)
+    return [f"it needs {NEEDS[need]}, which {trainer} does not give to a loss." for need in needed]
 
 
 def chosen(objective: str | Method) -> Method:

@@ -19,7 +19,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from ..objective import Method
 from ..objective.advantage import BatchStd
-from ..objective.batch import Responses, StepTotals, TokenBatch, turn_starts
+from ..objective.batch import Responses, StepTotals, TokenBatch
 from ..objective.clip import Vespo
 from ..objective.loss import merge_metrics
 from ..objective.penalty import Kl
@@ -154,7 +154,6 @@ class PolicyGrainTrainer(GRPOTrainer):
         self._totals = StepTotals(
             n_tokens=max(1, int(lengths.sum())),
             n_responses=max(1, int((lengths > 0).sum())),
-            n_turns=max(1, int(of_all([turn_starts(mask).sum(1) for mask in masks]).sum())),
             responses=responses,
             max_length=self.max_completion_length or 1,  # only read if it is set, see `_problems`
             micro_batch_statistics=self.micro_batch_statistics,

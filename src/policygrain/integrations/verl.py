@@ -91,8 +91,8 @@ def policy_loss(
 ) -> tuple[Tensor, dict[str, float]]:
     """The method's loss of a micro-batch, and metrics. Tensors are [batch, tokens], as verl passes them.
 
-    verl 0.9.1 passes no entropies; ``with_entropies`` and docs/verl-entropies.patch do. Groups and the number of
-    turns are passed by `verl_groups`.
+    verl 0.9.1 passes no entropies; ``with_entropies`` and docs/verl-entropies.patch do. Groups are passed by
+    `verl_groups`.
 
     Normalised by the mini-batch (`config.global_batch_info`) and multiplied by the number of ranks, over which verl
     averages gradients. UnsupportedOption for options of verl that this loss does not read, or that would add a penalty.
@@ -119,7 +119,6 @@ def policy_loss(
         max_length=totals.max_length,
         n_groups=extra.get("n_groups"),
         responses=extra.get("responses"),
-        n_turns=extra.get("n_turns"),
         micro_batch_statistics=True,  # verl computes a micro-batch at a time, and its own clip_cov and kl_cov do so too
     )
     if reads_entropies(objective) and not batch.has_entropies:
@@ -135,7 +134,7 @@ def given_to_losses(**extra: Any) -> Iterator[None]:
     """Context in which losses also read these inputs.
 
     `entropy` and `old_entropy` of both policies, in nats, full vocabulary [batch, tokens]; `groups` [batch]; and
-    `responses`, `n_groups` and `n_turns` of `StepTotals`.
+    `responses` and `n_groups` of `StepTotals`.
     """
     token = _given.set({**_given.get(), **extra})
     try:
@@ -193,9 +192,7 @@ def _problems(objective: Method, loss_agg_mode: str, config: Any, extra: Mapping
     unknown = () if "groups" in extra else OF_VERL_GROUPS
     bounds = {side: getattr(config, f"clip_ratio_{side}", None) for side in ("low", "high")}
     wrong = {
-        f"Prompts and turns are known with actor_rollout_ref.model.external_lib={VERL_GROUPS}.": (
-            objective.needs & set(unknown)
-        ),
+        f"Prompts are known with actor_rollout_ref.model.external_lib={VERL_GROUPS}.": (objective.needs & set(unknown)),
         f"its aggregation is {aggregation}; leave out actor.loss_agg_mode={loss_agg_mode}.": (
             loss_agg_mode not in (AGGREGATION.get(aggregation), DEFAULT_AGGREGATION)
         ),

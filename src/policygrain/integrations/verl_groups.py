@@ -18,7 +18,7 @@ from tensordict import TensorDict
 from verl.utils import tensordict_utils
 from verl.workers import engine_workers
 
-from ..objective.batch import Responses, turn_starts
+from ..objective.batch import Responses
 from .options import UnsupportedOption
 from .verl import given_to_losses
 
@@ -33,7 +33,7 @@ def all_ranks(value: Any, group: Any) -> list[Any]:
 
 
 class GroupActor(engine_workers.ActorRolloutRefWorker.actor_worker_cls):
-    """verl's training worker of the actor, whose loss is also given groups, and the prompts and turns of the step."""
+    """verl's training worker of the actor, whose loss is also given groups, and the prompts of the step."""
 
     def set_loss_fn(self, loss_fn: Callable[..., Any]) -> None:
         """Set ``loss_fn``, with the groups of each micro-batch that it is called with."""
@@ -71,14 +71,10 @@ class GroupActor(engine_workers.ActorRolloutRefWorker.actor_worker_cls):
         mask = data.select("response_mask").to_padded_tensor()["response_mask"] != 0
         whole = self.responses
         sizes = whole.sum_by_group((whole.lengths > 0).long(), data[GROUPS].cpu())
-        of_rank = (Counter(sizes[mask.any(1).cpu()].tolist()), int(turn_starts(mask).sum()))
-        of_ranks = all_ranks(of_rank, self.engine.get_data_parallel_group())
+        of_ranks = all_ranks(Counter(sizes[mask.any(1).cpu()].tolist()), self.engine.get_data_parallel_group())
         # A response counts as 1/(size of its group) of a prompt, so that a group in several mini-batches counts once.
-        n_groups = sum((Fraction(n, size) for counter, _ in of_ranks for size, n in counter.items()), Fraction())
-        self.step_totals = {
-            "n_groups": int(n_groups) or 1 if n_groups.denominator == 1 else float(n_groups),
-            "n_turns": max(1, sum(n_turns for _, n_turns in of_ranks)),
-        }
+        n_groups = sum((Fraction(n, size) for counter in of_ranks for size, n in counter.items()), Fraction())
+        self.step_totals = {"n_groups": int(n_groups) or 1 if n_groups.denominator == 1 else float(n_groups)}
         return super().train_batch(data)
 
 

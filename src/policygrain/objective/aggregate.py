@@ -69,23 +69,6 @@ class SeqMeanTokenSumNorm(Aggregation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TurnMeanTokenMean(Aggregation):
-    """Mean over turns of the mean over their tokens: w = 1/(M |turn|), with M turns in the step.
-
-    It equals `seq_mean_token_mean` if each turn is stored as a response of its own.
-    """
-
-    name: Literal["turn_mean_token_mean"] = "turn_mean_token_mean"
-
-    @needs("turns")
-    def __call__(self, batch: TokenBatch) -> Tensor:
-        if batch.whole.n_turns is None:
-            raise ValueError("aggregation turn_mean_token_mean: StepTotals needs n_turns")
-        mask = _mask(batch)
-        return mask / (batch.sum_over_turns(mask).clamp(min=1) * batch.whole.n_turns)
-
-
-@dataclass(frozen=True, kw_only=True)
 class PromptMean(Aggregation):
     """Mean over prompts of the mean over the tokens of a prompt's responses: w = 1/(P Σ_{j in group} |o_j|).
 

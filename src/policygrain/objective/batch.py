@@ -32,18 +32,14 @@ REQUIRED = {
 }
 
 
-def turn_starts(mask: Tensor) -> Tensor:
-    """True at the first token of each turn; turns are the unbroken runs of ``mask``. [batch, tokens]."""
-    keep = mask != 0
-    return keep & ~F.pad(keep, (1, 0))[:, :-1]
-
-
 def turn_numbers(mask: Tensor) -> Tensor:
-    """The number of each token's turn in its response, from 0. Tokens between turns have that of the turn before them.
+    """The number of each token's turn in its response, from 0: turns are the unbroken runs of ``mask``.
 
-    [batch, tokens].
+    Tokens between turns have the number of the turn before them. [batch, tokens].
     """
-    return (turn_starts(mask).cumsum(1) - 1).clamp(min=0)
+    keep = mask != 0
+    starts = keep & ~F.pad(keep, (1, 0))[:, :-1]
+    return (starts.cumsum(1) - 1).clamp(min=0)
 
 
 def sum_by_number(x: Tensor, numbers: Tensor) -> Tensor:
@@ -79,7 +75,6 @@ class StepTotals:
     max_length: int  # L_max of the `seq_mean_token_sum_norm` aggregation
     n_groups: Tensor | int | None = None  # prompts of those responses, at least 1; None: those of `responses`
     responses: Responses | None = None  # for functions over groups; None: not known
-    n_turns: Tensor | int | None = None  # turns of those responses, at least 1; None: not known
     # True: functions that read statistics of the step (covariances) take those of the micro-batch, so that the loss
     # depends on how a step is divided. False: without ``tensors`` these functions raise a ValueError.
     micro_batch_statistics: bool = False
@@ -160,7 +155,6 @@ class TokenBatch:
             n_responses=(self.lengths > 0).sum().clamp(min=1),
             max_length=self.max_length or self.mask.shape[1],
             responses=None if self.groups is None else Responses(self.groups, self.lengths, self.old_log_probs.sum(1)),
-            n_turns=turn_starts(self.mask).sum().clamp(min=1),
         )
 
     @property

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .batch import TokenBatch, sum_by_number, turn_numbers
+from .batch import TokenBatch
 from .divergence import LARGEST_LOG, bernoulli_kl
 
 if TYPE_CHECKING:
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 def log_weights(log_probs: Tensor, rollout_log_probs: Tensor, mask: Tensor, grain: Grain) -> Tensor:
     """log π_old/μ of tokens that the engine μ sampled, without gradient, 0 on padding. [batch, tokens].
 
-    ``grain``: of each `token`; the sum over the response (`sequence`); the mean over the response (`geometric`) or over
-    the `turn`.
+    ``grain``: of each `token`; the sum over the response (`sequence`), or the mean over it (`geometric`).
     """
     difference = torch.where(mask != 0, (log_probs - rollout_log_probs).detach(), 0.0)
     return _at_grain(difference, mask, grain).clamp(-LARGEST_LOG, LARGEST_LOG)
@@ -72,12 +71,9 @@ def rejected(log_probs: Tensor, rollout_log_probs: Tensor, mask: Tensor, sampler
 
 
 def _at_grain(x: Tensor, mask: Tensor, grain: Grain) -> Tensor:
-    """``x``, which is 0 on padding, of each token, summed over the response, or averaged over response or turn."""
+    """``x``, which is 0 on padding, of each token, summed over the response, or averaged over it."""
     if grain == "token":
         return x
-    if grain == "turn":
-        numbers, count = turn_numbers(mask), (mask != 0).to(x.dtype)
-        return sum_by_number(x, numbers) / sum_by_number(count, numbers).clamp(min=1)
     total = x.sum(1, keepdim=True).expand_as(x)
     return total if grain == "sequence" else total / (mask != 0).sum(1, keepdim=True).clamp(min=1)
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Anchor = Literal["old", "rollout", "loglinear"]  # the policy in the denominator of the ratio
-Grain = Literal["token", "sequence", "geometric", "turn"]  # of a correction
+Grain = Literal["token", "sequence", "geometric"]  # of a correction
 BOUNDS = {"ge": operator.ge, "gt": operator.gt, "le": operator.le, "lt": operator.lt}
 TEXTS = ("base", "label", "summary", "source")  # keys of a method that change no result
 # Key of a method → name → class, of the parts that it accepts besides custom functions.
@@ -72,7 +72,7 @@ class Sampler:
     correction_grain: Grain = setting(
         "token",
         "ratios that are the weights: token, of each token; sequence, their product over the response; "
-        "geometric, their geometric mean over the response; turn, over the turn",
+        "geometric, their geometric mean over the response",
     )
     correction_outside: Literal["truncate", "mask"] = setting(
         "truncate", "truncate: weights are bounded by floor and cap; mask: weights outside of these are 0"

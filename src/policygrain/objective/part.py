@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Literal, TypeVar
 from ..errors import UserError
 
 # Inputs of a formula besides the log-probabilities, advantages and mask of its micro-batch.
-Need = Literal["step_log_probs", "entropy_gradient", "reference", "mtp_heads", "groups", "turns", "staleness"]
+Need = Literal["step_log_probs", "entropy_gradient", "reference", "mtp_heads", "groups", "staleness"]
 # Inputs that custom functions can declare; the number of prediction heads is a parameter of the block ratio.
-DECLARABLE = ("step_log_probs", "entropy_gradient", "reference", "groups", "turns")
+DECLARABLE = ("step_log_probs", "entropy_gradient", "reference", "groups")
 
 CONFIG = {"extra": "forbid", "allow_inf_nan": False}  # how pydantic reads the dataclasses of a method
 
@@ -36,8 +36,7 @@ def needs(*names: Need) -> Callable[[Function], Function]:
     * ``step_log_probs``: ``batch.step_tensors``, the whole optimizer step under the current policy;
     * ``entropy_gradient``: ``batch.entropy`` carries gradient;
     * ``reference``: ``batch.ref_log_probs``, log-probabilities under the frozen initial policy;
-    * ``groups``: ``batch.groups``, which prompt each response belongs to, and ``batch.responses``, all of the step;
-    * ``turns``: ``batch.whole.n_turns``, the number of turns of the step (a turn is an unbroken run of the mask).
+    * ``groups``: ``batch.groups``, which prompt each response belongs to, and ``batch.responses``, all of the step.
 
     >>> @needs("reference")
     ... def far_from_start(batch):

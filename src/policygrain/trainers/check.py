@@ -22,7 +22,6 @@ from ..study.runs import run_matrix
 from . import verl_settings
 
 if TYPE_CHECKING:
-    from ..objective import Method
     from ..study import Study
     from ..study.runs import Arm
     from ..study.schema import Training
@@ -67,8 +66,10 @@ def features(study: Study, arm: Arm) -> dict[str, tuple[bool, tuple[str, ...]]]:
     settings, method = arm.training, arm.method
     sampler, divides = method.sampler, settings.prompts_per_step % settings.updates_per_batch == 0
     return {
-        "parts by turns (in ratio, advantage, aggregation or sampler): a response of a study is one turn, and only "
-        "your own trainer can have more": (_tells_turns(method), tuple(TRAINERS)),
+        "parts by turns: a response of a study is one turn, and only your own trainer can have more": (
+            getattr(method.ratio, "layout", None) == "turns",
+            tuple(TRAINERS),
+        ),
         # verl computes statistics of a step over the micro-batch, and masks from other inputs.
         **{NEEDS[need]: (need in method.needs, VERL) for need in (*VERL_LACKS, "step_log_probs")},
         NEEDS["mtp_heads"]: ("mtp_heads" in method.needs, LACK_HEADS),
@@ -91,15 +92,6 @@ def features(study: Study, arm: Arm) -> dict[str, tuple[bool, tuple[str, ...]]]:
 def lacking(trainer: str, study: Study, arm: Arm) -> list[str]:
     """The features that an arm asks for and a trainer lacks."""
     return [text for text, (asked, without) in features(study, arm).items() if asked and trainer in without]
-
-
-def _tells_turns(chosen: Method) -> bool:
-    """Whether a method reads which turn of its response a token is in: runs of 1 in the response mask."""
-    return (
-        "turns" in chosen.needs
-        or getattr(chosen.ratio, "layout", None) == "turns"
-        or "turn" in (chosen.sampler.correction_grain, chosen.sampler.rejection_grain)
-    )
 
 
 def check_trainers(study: Study) -> None:

@@ -65,7 +65,7 @@ def objectives(rollouts: Rollouts, own: Mapping[str, Any] | None = None) -> tupl
             listed[f"{grain} {low:g}/{high:g}"] = method(f"{grain}_clip", clip={"low": low, "high": high})
     listed |= {f"dapo, {name}": method("dapo", sampler=changes) for name, changes in CORRECTIONS.items()}
     chosen, left_out, seen = dict[str, Method](), dict[str, str](), set[str]()
-    have = {"step_log_probs", "turns"} | {
+    have = {"step_log_probs"} | {
         need for need, name in _PROVIDED.items() if name in rollouts.tokens | rollouts.responses
     }
     for name, one in listed.items():
@@ -148,12 +148,9 @@ class Work:
         step = responses.get("step", torch.zeros(len(rollouts.lengths)))
         self.steps = {value: (step == value).nonzero().squeeze(1) for value in step.unique().tolist()}
         row, mask = rollouts.each_token(torch.arange(len(step))), tokens["mask"]
-        before = mask.roll(1) & (row == row.roll(1))
-        before[0] = False
-        old, turns = tokens["old_log_probs"].where(mask, 0.0), mask & ~before
         # Sums over each response.
-        zero = torch.zeros(len(step)).double()
-        self.lengths, self.old, self.turns = (zero.index_add(0, row, x.double()) for x in (mask, old, turns))
+        zero, old = torch.zeros(len(step)).double(), tokens["old_log_probs"].where(mask, 0.0)
+        self.lengths, self.old = (zero.index_add(0, row, x.double()) for x in (mask, old))
 
     def chunks(self) -> Iterator[tuple[float, Tensor, Tensor, Tensor, list[dict[str, float]]]]:
         """(step, rows, c, advantages, metrics) by groups of rows; tensors are [objectives, rows, tokens]."""
@@ -200,7 +197,6 @@ class Work:
             n_tokens=int(self.lengths[index].sum()),
             n_responses=len(index),
             max_length=int(rollouts.lengths[index].max()),
-            n_turns=int(self.turns[index].sum()),
             responses=None if groups is None else Responses(groups[index], self.lengths[index], self.old[index]),
         )
         names = {"log_probs", "old_log_probs", "rollout_log_probs", "mask"} & rollouts.tokens.keys()

@@ -69,7 +69,6 @@ OF_THE_STEP: dict[str, Any] = PLAIN_SGD | {
     "max_steps": 2,
     "learning_rate": 2.0,
 }
-PROMPT_MEAN = method("dapo", aggregation="prompt_mean", sampler={"dynamic": False, "overlong_buffer": 0})
 
 
 def trainer_of(start: str, out: Path, **settings: Any) -> Any:
@@ -96,7 +95,6 @@ def trainer_of(start: str, out: Path, **settings: Any) -> Any:
         ),
         ("dr_grpo", {"loss_type": "dr_grpo", "scale_rewards": "none"}),
         ("tepo", {"objective": "tepo"}),
-        (PROMPT_MEAN, {"objective": PROMPT_MEAN}),
         ("gspo", {"objective": "gspo", "learning_rate": 2e-4}),
     ],
 )

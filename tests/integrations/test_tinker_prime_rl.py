@@ -19,12 +19,11 @@ from ..support.batches import FOUR, loss_and_gradient, random_fields
 from . import REFUSED, objective_of
 
 TOOLS = torch.tensor([1, 1, 0, 1, 0, 0, 1, 1, 1])  # 0: tool output
-NAMES = ("grpo", "dapo", "gspo", "tepo_v1", "tepo", "mpo", "kl_cov", "dr_grpo", "gepo")
+NAMES = ("grpo", "dapo", "gspo", "tepo_v1", "tepo", "mpo", "kl_cov", "dr_grpo")
 A3PO = method("a3po", sampler={"correction_cap": 1.1})
 BY_TURN = method("turn_ratio", clip={"low": 0.05, "high": 0.05})
-BY_PROMPT = method("dapo", aggregation="prompt_mean")
-OBJECTIVES = [*map(method, NAMES), A3PO, BY_TURN, BY_PROMPT]
-each_objective = pytest.mark.parametrize("objective", OBJECTIVES, ids=[*NAMES, "a3po", "turns", "prompts"])
+OBJECTIVES = [*map(method, NAMES), A3PO, BY_TURN]
+each_objective = pytest.mark.parametrize("objective", OBJECTIVES, ids=[*NAMES, "a3po", "turns"])
 
 
 @pytest.fixture
@@ -33,7 +32,6 @@ def fields():
     made = random_fields(FOUR, 3, 0.4)
     floats = {key: made[key].float() for key in ("log_probs", "old_log_probs", "advantages", "ref_log_probs")}
     given = {
-        "groups": torch.tensor([3, 3, 8, 8]),
         "staleness": torch.tensor([0, 1, 2, 5]),
     }
     return floats | given | {"mask": made["mask"] & TOOLS.bool(), "rollout_log_probs": floats["old_log_probs"]}
@@ -41,7 +39,7 @@ def fields():
 
 def inputs_of(fields: dict[str, Any], i: int) -> dict[str, torch.Tensor]:
     own, n = slice(0, FOUR[i]), FOUR[i]
-    of_responses = {key: fields[key][i].expand(n) for key in ("advantages", "groups", "staleness")}
+    of_responses = {key: fields[key][i].expand(n) for key in ("advantages", "staleness")}
     return of_responses | {
         "target_tokens": torch.ones(n, dtype=torch.long),
         "logprobs": fields["old_log_probs"][i, own],
@@ -58,7 +56,7 @@ def step_of(fields: dict[str, Any]) -> tuple[list[Any], list[torch.Tensor]]:
 @pytest.mark.filterwarnings("ignore:tepo:UserWarning")
 @each_objective
 def test_loss_and_gradient_are_those_of_the_whole_step(objective, fields):
-    """Turns are those of the mask; prompts and ages are given."""
+    """Turns are those of the mask; ages are given."""
     data, log_probs = step_of(fields)
     loss, metrics = loss_function(objective)(data, log_probs)
     want, gradient = loss_and_gradient(objective, fields)
@@ -100,8 +98,6 @@ SPOILT: list[tuple[int, Any, dict[str, Any], str]] = [
     (2, "dapo", {"advantages": torch.ones(2)}, r"datum 2: advantages has shape \(2,\), target_tokens 9"),
     (1, "dapo", {"mask": None}, "datum 1: loss_fn_inputs has no 'mask'; it has "),
     (1, A3PO, {"staleness": None}, "datum 1: loss_fn_inputs has no 'staleness'"),
-    (1, "gepo", {"groups": None}, "datum 1: loss_fn_inputs has no 'groups'"),
-    (2, "gepo", {"groups": torch.arange(9) // 8}, "datum 2: groups differs between tokens"),
 ]
 
 
@@ -114,7 +110,10 @@ def test_a_field_that_is_missing_or_has_another_length_is_named(datum, name, cha
         loss_function(name)(data, log_probs)
 
 
-@pytest.mark.parametrize(("name", "says"), [("mpo_heads", "prediction heads"), ("tepo_max_entropy", "an entropy")])
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("mpo_heads", "prediction heads"), ("gepo", "the prompt of each"), ("tepo_max_entropy", "an entropy")],
+)
 def test_what_tinker_cannot_give_is_refused(name, says):
     with pytest.raises(UnsupportedOption, match=says):
         loss_function(name)

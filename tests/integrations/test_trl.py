@@ -6,7 +6,7 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ with warnings.catch_warnings():
     from trl.experimental.gmpo import GMPOTrainer
 
     from policygrain.integrations.options import UnsupportedOption
-    from policygrain.integrations.trl import PolicyGrainTrainer, mask_of
+    from policygrain.integrations.trl import PolicyGrainTrainer
 
     from ..support.engines import save_tiny
     from ..support.trl import SETTINGS, reward, trainer_of
@@ -87,17 +87,7 @@ def test_a_batch_that_is_the_whole_step_has_its_statistics(start, tmp_path):
     assert len(rows) == 1 and "policygrain/micro_batch_statistics" not in rows[0]
 
 
-class Seen(PolicyGrainTrainer):
-    """Keeps the masks and the totals of its steps."""
-
-    seen: ClassVar[list[Any]] = []
-
-    def _compute_loss(self, model: Any, inputs: Any) -> torch.Tensor:
-        self.seen.append((mask_of(inputs), self._step_totals()))
-        return super()._compute_loss(model, inputs)
-
-
-class WithTools(Seen):
+class WithTools(PolicyGrainTrainer):
     """Every third token is tool output, which divides a response into turns."""
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
@@ -111,14 +101,12 @@ TURNS = method("turn_ratio", clip=TIGHT)
 DIVIDED: list[tuple[Any, Any]] = [
     (method("tepo", clip=TIGHT), PolicyGrainTrainer),
     (method("dr_grpo", clip=TIGHT), PolicyGrainTrainer),
-    (method("gepo"), PolicyGrainTrainer),
-    (method("dapo", aggregation="prompt_mean", clip=TIGHT), Seen),
     (TURNS, WithTools),
 ]
 
 
 @pytest.mark.filterwarnings("ignore:.*sampler:UserWarning")
-@pytest.mark.parametrize(("objective", "kind"), DIVIDED, ids=["tepo", "dr_grpo", "gepo", "prompts", "turns"])
+@pytest.mark.parametrize(("objective", "kind"), DIVIDED, ids=["tepo", "dr_grpo", "turns"])
 def test_accumulation_does_not_change_the_gradient(objective, kind, start, tmp_path):
     """One step of 8 responses in 1, 2 and 4 micro-batches. Plain SGD: the weights show the gradient itself."""
     settings = {"optim": "sgd", "max_grad_norm": 0.0, "max_steps": 2, "learning_rate": 1.0}
@@ -134,12 +122,6 @@ def test_accumulation_does_not_change_the_gradient(objective, kind, start, tmp_p
         for row, alone in zip(rows, found[0][1], strict=True):
             ours = {key: value for key, value in row.items() if key.startswith("policygrain/")}
             assert ours == pytest.approx({key: alone[key] for key in ours}, rel=1e-3, abs=1e-5)
-    if issubclass(kind, Seen):
-        mask, totals = kind.seen[0]  # of the step in one micro-batch
-        kind.seen.clear()
-    if kind is Seen:
-        assert sorted(totals.responses.groups.tolist()) == [0] * 4 + [1] * 4, "4 responses to each prompt"
-        assert totals.responses.lengths.tolist() == mask.sum(1).tolist()
 
 
 def test_two_processes_have_the_gradient_of_one(start, tmp_path):

@@ -21,12 +21,6 @@ TURNS = {"name": "block", "layout": "turns", "weights": "uniform"}
 # ---- by hand --------------------------------------------------------------------------------------------------------
 
 
-def test_the_mean_over_prompts_is_that_of_the_tokens_of_each_prompt():
-    """Prompt 7 has 2 + 1 tokens with u = 1, 1, 2, prompt 2 has one with u = 5: (4/3 + 5) / 2."""
-    batch = by_hand([[0.0, 0.0]] * 3, [1.0, 2.0, 5.0], [[1, 1], [1, 0], [1, 0]], groups=GROUPS)
-    close(method("reinforce", aggregation="prompt_mean").loss(batch).loss, -(4 / 3 + 5) / 2)
-
-
 def test_the_ratio_to_the_expectation_of_the_group():
     """q = e^−1 and e^−2, E_q[q] = Σq²/Σq; p of the first is e^(−1+0.3)."""
     old = torch.tensor([[-1.0, -1.0], [-3.0, -1.0], [-2.0, -2.0]], dtype=torch.float64)
@@ -53,11 +47,10 @@ def test_turns_are_numbered_from_the_first():
     ("chosen", "more", "says"),
     [
         (method("gepo"), {}, "needs `groups`"),
-        (method("dapo", aggregation="prompt_mean"), {}, "needs `groups`"),
-        (method("dapo", aggregation="prompt_mean"), {"groups": GROUPS, "step": StepTotals(3, 3, 1)}, "`responses`"),
+        (method("gepo"), {"groups": GROUPS, "step": StepTotals(3, 3, 1)}, "`responses`"),
         (
             method("gepo"),
-            {"groups": GROUPS, "step": StepTotals(3, 3, 1, 2, Responses(GROUPS, torch.ones(3)))},
+            {"groups": GROUPS, "step": StepTotals(3, 3, 1, Responses(GROUPS, torch.ones(3)))},
             "responses needs old_log_probs",
         ),
         (method("bypass"), {}, "anchor: rollout needs rollout_log_probs"),

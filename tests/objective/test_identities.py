@@ -76,7 +76,6 @@ GIVEN = {
     "sampled_by_old": lambda data: data | {"old_log_probs": data["rollout_log_probs"]},  # the engine's probabilities
     "negative": lambda data: data | {"advantages": -data["advantages"].abs()},
     "near": lambda data: data | {"log_probs": data["old_log_probs"].lerp(data["log_probs"], 0.01)},
-    "one_group": lambda data: data | {"groups": torch.zeros(len(data["mask"]), dtype=torch.long)},
     "groups_of_one": lambda data: data | {"groups": torch.arange(len(data["mask"]))},
     "turns_of_one": lambda data: data | {"mask": data["mask"] & (torch.arange(data["mask"].shape[1]) % 2 == 0)},
 }

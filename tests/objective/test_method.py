@@ -99,7 +99,6 @@ def test_what_a_method_needs():
         "m2po": {"step_log_probs"},
         "a3po": {"staleness"},
     }
-    assert method("dapo", aggregation="prompt_mean").needs == {"groups"}
     assert method("grpo", penalties=["kl"]).needs == {"reference"}
     by_covariance = {**method("tepo").penalties[0].data(), "entropy_signal": "covariance"}
     assert method("tepo", penalties=[by_covariance]).needs == {"step_log_probs"}
@@ -255,7 +254,7 @@ def test_micro_batches_with_the_totals_of_a_step_have_its_loss_and_gradient(name
     data, chosen = random_fields([7, 3, 0, 9, 5], seed=8, drift=0.05), METHODS[name]
     log_probs = data["log_probs"].requires_grad_()
     batch = TokenBatch(**data)
-    numbers = StepTotals(24, 4, batch.whole.max_length, 3, batch.whole.responses)
+    numbers = StepTotals(24, 4, batch.whole.max_length, batch.whole.responses)
     steps = [chosen.step_of(batch), numbers]
     if name in STEP_WIDE or "step_log_probs" in chosen.needs:
         with pytest.raises(ValueError, match=re.escape(f"{chosen.name}: reads statistics of the")):

@@ -5,7 +5,6 @@ What no package of theirs has yet is written here again from their sources, and 
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from typing import Any
 
@@ -20,7 +19,7 @@ from policygrain.objective.advantage import MaxRl
 from policygrain.objective.correction import rollout_weights
 
 from ..support.batches import evaluate, random_fields
-from ..support.trainer_losses import areal_actor, skyrl_module, trinity_objective, trl_loss
+from ..support.trainer_losses import areal_actor, trinity_objective, trl_loss
 from . import BY_HAND
 
 L_MAX = 12
@@ -122,26 +121,6 @@ def test_topr_with_token_ratios_is_trinitys(trinity):
         return trinity_objective("topr", fields)
 
     assert_objective(theirs, method("topr", ratio="token", aggregation="token_mean"))
-
-
-def test_prompt_mean_is_skyrls(skyrl):
-    ppo_utils, config = skyrl_module()
-
-    def theirs(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor, groups: Tensor) -> Tensor:
-        edges = [0, *(groups.diff().nonzero().squeeze(1) + 1).tolist(), len(groups)]
-        floats = mask.to(log_probs.dtype)
-        scaled = ppo_utils.apply_loss_reduction_to_advantages_minibatch(
-            advantages.unsqueeze(1).expand_as(floats),
-            floats,
-            "prompt_mean",
-            len(floats),
-            floats.shape[1],
-            list(itertools.pairwise(edges)),
-        )
-        loss_of = ppo_utils.PolicyLossRegistry.get("regular")
-        return loss_of(log_probs, old_log_probs, scaled, config(policy_loss_type="regular"), floats)[0]
-
-    assert_objective(theirs, method("grpo", aggregation="prompt_mean"))
 
 
 # ---- written again from sources whose code no package has -----------------------------------------------------------

@@ -142,4 +142,4 @@ def test_a_function_reads_the_step_under_the_current_policy_if_it_declares_that(
     last = batches[-1].step_tensors
     assert (last.log_probs - last.old_log_probs).abs().max() > 1e-3, "after one update the policy has moved"
     assert not torch.equal(last.entropy, last.old_entropy) and batches[-1].ref_log_probs is not None
-    assert last.responses.n_groups == 2 and [*last.groups.unique(return_counts=True)[1]] == [4, 4]
+    assert [*last.groups.unique(return_counts=True)[1]] == [4, 4]

@@ -84,10 +84,8 @@ def test_settings_are_in_verl_s_terms():
         found[f"{actor}.{x}"] for x in ("ppo_epochs", "ppo_mini_batch_size", "optim.lr_warmup_steps")
     )
     assert (epochs, size, warmup) == (2, 4, 3)
-    assert found["algorithm.norm_adv_by_std_in_grpo"] and "actor_rollout_ref.model.external_lib" not in found
+    assert found["algorithm.norm_adv_by_std_in_grpo"]
     assert not written(study_of("dr_grpo"))["algorithm.norm_adv_by_std_in_grpo"]
-    by_prompt = written(study_of("gepo"))["actor_rollout_ref.model.external_lib"]
-    assert by_prompt == "policygrain.integrations.verl_groups", "of which workers know prompts"
 
 
 def test_the_folder_has_problems_with_messages_and_a_reward_that_grades(chat_start, tmp_path):

@@ -26,14 +26,14 @@ from ..support.snakemake import TIMEOUT, kill_when, planned, snakemake
 from ..support.verl_on_cpu import ENVIRONMENT, SETTINGS
 
 pytestmark = [pytest.mark.verl, pytest.mark.needs("verl")]
-# A method that reads prompts, by both trainers, with enough responses that some rewards differ in each step.
+# A method of the study's own, by both trainers, with enough responses that some rewards differ in each step.
 TRAINING = {"verl": SETTINGS, "validate_every": 1, "weight_decay": 0.1, "learning_rate": 1e-3, "prompts_per_step": 16}
 CHANGES = {
     "name": "by-verl",
     "seeds": [0],
     "training": TRAINING,
-    "methods": {"by_prompt": {"base": "grpo", "aggregation": "prompt_mean"}},
-    "experiments": {"headline": {"methods": ["by_prompt"], "vary": {"trainer": ["policygrain", "verl"]}}},
+    "methods": {"by_token": {"base": "grpo", "aggregation": "token_mean"}},
+    "experiments": {"headline": {"methods": ["by_token"], "vary": {"trainer": ["policygrain", "verl"]}}},
     "evaluation": {"engine": "transformers"},
 }
 
@@ -50,7 +50,7 @@ def test_the_smoke_study_by_verl_that_is_killed_once(root, tmp_path, monkeypatch
         monkeypatch.setenv(name, value)
     study = write_study(tmp_path / "study.yaml", {"base": str(root / "studies" / "smoke-verl.yaml"), **CHANGES})
     results = StudyFolder(tmp_path / "results" / "by-verl")
-    by_verl, by_loop = (results.run(arm, 0) for arm in ("by_prompt", "by_prompt+trainer=policygrain"))
+    by_verl, by_loop = (results.run(arm, 0) for arm in ("by_token", "by_token+trainer=policygrain"))
     kill_when(lambda: saved_and_logged_a_step(by_verl.path), root, study, tmp_path, "all", seconds=TIMEOUT)
     assert not by_verl.summary.exists()
     snakemake(root, tmp_path, study, "all")
@@ -58,7 +58,7 @@ def test_the_smoke_study_by_verl_that_is_killed_once(root, tmp_path, monkeypatch
     assert summary.environment.engine == "verl" and summary.final.steps == 2
     assert [row["step"] for row in rows] == [0, 1, 2]
     assert len(list(by_verl.verl.glob("metrics*.jsonl"))) == 2, "the second attempt resumed the first"
-    assert "| by prompt |" in (results.path / "tables" / "results.md").read_text()
+    assert "| by token |" in (results.path / "tables" / "results.md").read_text()
     for figure in ("benchmarks", "dynamics"):
         assert (results.path / "figures" / f"{figure}.pdf").read_bytes().startswith(b"%PDF")
     assert planned(root, tmp_path, study, "all") == {}

@@ -32,10 +32,8 @@ NEEDS: dict[Need, str] = {
     "groups": "the prompt of each response",
     "staleness": "the age of each response, in versions of the policy",
 }
-OF_VERL_GROUPS: tuple[Need, ...] = ("groups",)  # verl's loss receives these with the module VERL_GROUPS
-VERL_GROUPS = "policygrain.integrations.verl_groups"
 VERL_PAIRED = "policygrain.integrations.verl_paired"  # its agent loop and replay buffer sample as the loop does
-VERL_LACKS: tuple[Need, ...] = ("reference", "entropy_gradient", "mtp_heads", "staleness")
+VERL_LACKS: tuple[Need, ...] = ("reference", "entropy_gradient", "mtp_heads", "groups", "staleness")
 
 
 def lacking(objective: Method, trainer: str, without: Iterable[Need]) -> list[str]:

@@ -16,7 +16,7 @@ from ..objective import Method, Need
 from ..objective.batch import TokenBatch
 from .options import UnsupportedOption, chosen, lacking, refuse, warn_sampler
 
-WITHOUT: tuple[Need, ...] = ("reference", "entropy_gradient", "mtp_heads")
+WITHOUT: tuple[Need, ...] = ("reference", "entropy_gradient", "mtp_heads", "groups")
 LossFunction = Callable[[Sequence[Any], Sequence[Tensor]], tuple[Tensor, dict[str, float]]]
 
 
@@ -24,8 +24,8 @@ def loss_function(objective: str | Method = "tepo", *, max_length: int | None = 
     """The method as Tinker's `loss_fn(data, logprobs)`: a scalar loss with gradient, and metrics.
 
     Each datum's `loss_fn_inputs` need `logprobs` (of the policy that sampled), `advantages` and `mask` (1 on the tokens
-    of the response), all as long as `target_tokens`; for methods that read them also `groups` (the number of the
-    prompt) and `staleness` (versions of the policy since the token was sampled).
+    of the response), all as long as `target_tokens`; for methods that read it also `staleness` (versions of the policy
+    since the token was sampled).
     ``max_length``: L_max of methods that divide by it.
 
     UnsupportedOption for methods that need what Tinker's server does not send. There are no entropies: TEPO's mask
@@ -37,7 +37,7 @@ def loss_function(objective: str | Method = "tepo", *, max_length: int | None = 
 
     def loss(data: Sequence[Any], logprobs: Sequence[Tensor]) -> tuple[Tensor, dict[str, float]]:
         lengths = [len(row) for row in logprobs]
-        needed = [name for name in ("groups", "staleness") if name in resolved.needs]
+        needed = {"staleness"} & resolved.needs
         fields = {
             name: _padded([_field(datum, i, name, lengths) for i, datum in enumerate(data)])
             for name in ("logprobs", "advantages", "mask", *needed)
@@ -47,7 +47,6 @@ def loss_function(objective: str | Method = "tepo", *, max_length: int | None = 
             fields["logprobs"],
             fields["advantages"],
             fields["mask"],
-            groups=_prompts(fields["groups"], lengths) if "groups" in fields else None,
             staleness=fields.get("staleness"),
             rollout_log_probs=fields["logprobs"],
             max_length=max_length,
@@ -76,18 +75,6 @@ def _field(datum: Any, number: int, name: str, lengths: Sequence[int]) -> Tensor
 def tensor_of(value: Any) -> Tensor:
     """A tensor, Tinker's TensorData or a list as a tensor."""
     return value if isinstance(value, Tensor) else torch.as_tensor(getattr(value, "data", value))
-
-
-def _prompts(groups: Tensor, lengths: Sequence[int]) -> Tensor:
-    """The number of each datum's prompt. [batch]. UnsupportedOption unless a datum's tokens all have the same one."""
-    outside = torch.arange(groups.shape[1]) >= torch.tensor(lengths).unsqueeze(1)
-    same = ((groups == groups[:, :1]) | outside).all(1)
-    if not bool(same.all()):
-        number = int((~same).nonzero()[0])
-        raise UnsupportedOption(
-            f"datum {number}: groups differs between tokens; it is the number of the datum's prompt."
-        )
-    return groups[:, 0].long().contiguous()
 
 
 def _padded(rows: Sequence[Tensor]) -> Tensor:

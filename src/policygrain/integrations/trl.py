@@ -19,7 +19,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from ..objective import Method
 from ..objective.advantage import BatchStd
-from ..objective.batch import Responses, StepTotals, TokenBatch
+from ..objective.batch import StepTotals, TokenBatch
 from ..objective.clip import Vespo
 from ..objective.loss import merge_metrics
 from ..objective.penalty import Kl
@@ -98,12 +98,6 @@ class PolicyGrainTrainer(GRPOTrainer):
         entropies = next((scored_entropies for log_probs, scored_entropies in self._scored if log_probs is old), None)
         if entropies is not None:
             output["old_entropies"] = entropies
-        if "groups" in self.objective.needs:
-            # TRL repeats each prompt for its generations, in rows that follow each other over the processes.
-            rows = len(output["completion_mask"])
-            first = rows * self.accelerator.process_index
-            per_group = self.num_generations if self.model.training else self.num_generations_eval
-            output["groups"] = torch.arange(first, first + rows, device=self.accelerator.device) // per_group
         self._scored = []
         return output
 
@@ -115,7 +109,7 @@ class PolicyGrainTrainer(GRPOTrainer):
             known["entropy"] = entropy.detach()
         if known["rollout_log_probs"] is None:  # without an engine the policy itself has sampled
             known["rollout_log_probs"] = known["old_log_probs"]
-        batch = TokenBatch(**known, groups=inputs.get("groups"), max_length=self.max_completion_length)
+        batch = TokenBatch(**known, max_length=self.max_completion_length)
         training = self.model.training
         alone = self.current_gradient_accumulation_steps == 1 and self.accelerator.num_processes == 1
         if training:
@@ -136,25 +130,10 @@ class PolicyGrainTrainer(GRPOTrainer):
         if place % size and self._totals is not None:
             return self._totals
         window = self._buffered_inputs[place - place % size :][:size]
-        masks = [mask_of(inputs) for inputs in window]
-        old = [inputs.get("old_per_token_logps") for inputs in window]
-
-        def of_all(rows: list[Tensor]) -> Tensor:
-            """Of the responses of all processes."""
-            gathered: Tensor = self.accelerator.gather(torch.cat(rows))
-            return gathered
-
-        lengths = of_all([mask.sum(1) for mask in masks])
-        responses = None
-        if "groups" in window[0]:
-            # Without old log-probabilities the rollouts are of the current policy.
-            known = [(x * mask).sum(1) for x, mask in zip(old, masks, strict=True) if x is not None]
-            groups = of_all([inputs["groups"] for inputs in window])
-            responses = Responses(groups, lengths, of_all(known) if known else None)
+        lengths = self.accelerator.gather(torch.cat([mask_of(inputs).sum(1) for inputs in window]))
         self._totals = StepTotals(
             n_tokens=max(1, int(lengths.sum())),
             n_responses=max(1, int((lengths > 0).sum())),
-            responses=responses,
             max_length=self.max_completion_length or 1,  # only read if it is set, see `_problems`
             micro_batch_statistics=self.micro_batch_statistics,
         )
@@ -266,10 +245,6 @@ def _problems(objective: Method, config: Any, micro_batch_statistics: bool) -> l
         "its aggregation divides by the longest possible response; set max_completion_length.": (
             objective.aggregation.name == "seq_mean_token_sum_norm" and config.max_completion_length is None
         ),
-        "its ratio reads the old policy's log-probabilities of the whole step, which TRL computes only where a batch "
-        "lasts for several steps: set num_iterations=2, or steps_per_generation above gradient_accumulation_steps.": (
-            objective.ratio.name == "group_expectation" and accumulated % _updates_of(config) == 0
-        ),
         "it reads statistics of the whole step, and TRL computes a micro-batch at a time: use "
         "gradient_accumulation_steps=1 on one process, or micro_batch_statistics=True.": (
             "step_log_probs" in needs and not micro_batch_statistics and (accumulated, config.world_size) != (1, 1)
@@ -277,5 +252,5 @@ def _problems(objective: Method, config: Any, micro_batch_statistics: bool) -> l
         f"steps_per_generation={window} is no multiple of gradient_accumulation_steps={accumulated}, so the tokens of "
         "a step are not known at its first micro-batch.": window % accumulated,
     }
-    lacks = lacking(objective, "TRL", ("mtp_heads", "staleness"))
+    lacks = lacking(objective, "TRL", ("mtp_heads", "groups", "staleness"))
     return lacks + [sentence for sentence, is_wrong in wrong.items() if is_wrong]

@@ -28,8 +28,6 @@ from ..objective.method import resolved_methods
 from .options import (
     EXPORTED,
     METHODS_FILE,
-    OF_VERL_GROUPS,
-    VERL_GROUPS,
     VERL_LACKS,
     UnsupportedOption,
     lacking,
@@ -91,14 +89,13 @@ def policy_loss(
 ) -> tuple[Tensor, dict[str, float]]:
     """The method's loss of a micro-batch, and metrics. Tensors are [batch, tokens], as verl passes them.
 
-    verl 0.9.1 passes no entropies; ``with_entropies`` and docs/verl-entropies.patch do. Groups are passed by
-    `verl_groups`.
+    verl 0.9.1 passes no entropies; ``with_entropies`` and docs/verl-entropies.patch do.
 
     Normalised by the mini-batch (`config.global_batch_info`) and multiplied by the number of ranks, over which verl
     averages gradients. UnsupportedOption for options of verl that this loss does not read, or that would add a penalty.
     """
     extra = _given.get()
-    refuse(objective, _problems(objective, loss_agg_mode, config, extra))
+    refuse(objective, _problems(objective, loss_agg_mode, config))
     info: Mapping[str, Any] = getattr(config, "global_batch_info", None) or {}
     ranks = info.get("dp_size") or 1
     batch = TokenBatch(
@@ -109,7 +106,6 @@ def policy_loss(
         entropy=extra.get("entropy", entropy if entropy is None else entropy.detach()),
         old_entropy=extra.get("old_entropy", old_entropy),
         rollout_weights=rollout_is_weights,
-        groups=extra.get("groups"),
         max_length=info.get("loss_scale_factor"),
     )
     totals = batch.whole
@@ -117,8 +113,6 @@ def policy_loss(
         n_tokens=info.get("batch_num_tokens") or totals.n_tokens,
         n_responses=info.get("global_batch_size") or totals.n_responses,
         max_length=totals.max_length,
-        n_groups=extra.get("n_groups"),
-        responses=extra.get("responses"),
         micro_batch_statistics=True,  # verl computes a micro-batch at a time, and its own clip_cov and kl_cov do so too
     )
     if reads_entropies(objective) and not batch.has_entropies:
@@ -186,13 +180,11 @@ def _metrics(parts: dict[str, float], scale: float) -> dict[str, float]:
     return named | {"actor/pg_clipfrac": clipped, "actor/ppo_kl": merged["kl_old"]}
 
 
-def _problems(objective: Method, loss_agg_mode: str, config: Any, extra: Mapping[str, Any]) -> list[str]:
+def _problems(objective: Method, loss_agg_mode: str, config: Any) -> list[str]:
     """Options of verl that are incompatible with the method, a sentence each."""
     aggregation, clip = objective.aggregation.name, objective.clip.settings
-    unknown = () if "groups" in extra else OF_VERL_GROUPS
     bounds = {side: getattr(config, f"clip_ratio_{side}", None) for side in ("low", "high")}
     wrong = {
-        f"Prompts are known with actor_rollout_ref.model.external_lib={VERL_GROUPS}.": (objective.needs & set(unknown)),
         f"its aggregation is {aggregation}; leave out actor.loss_agg_mode={loss_agg_mode}.": (
             loss_agg_mode not in (AGGREGATION.get(aggregation), DEFAULT_AGGREGATION)
         ),
@@ -211,8 +203,7 @@ def _problems(objective: Method, loss_agg_mode: str, config: Any, extra: Mapping
             for side, bound in bounds.items()
         },
     }
-    lacks = lacking(objective, "verl", (*VERL_LACKS, *unknown))
-    return lacks + [sentence for sentence, is_wrong in wrong.items() if is_wrong]
+    return lacking(objective, "verl", VERL_LACKS) + [sentence for sentence, is_wrong in wrong.items() if is_wrong]
 
 
 try:

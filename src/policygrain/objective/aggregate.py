@@ -9,7 +9,7 @@ import abc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from .part import Part, needs
+from .part import Part
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,25 +66,6 @@ class SeqMeanTokenSumNorm(Aggregation):
 
     def __call__(self, batch: TokenBatch) -> Tensor:
         return _mask(batch) / (batch.whole.n_responses * batch.whole.max_length)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PromptMean(Aggregation):
-    """Mean over prompts of the mean over the tokens of a prompt's responses: w = 1/(P Σ_{j in group} |o_j|).
-
-    DAPO's equation for one prompt (2503.14476 eq. 8), whose expectation over prompts is read as this mean or as
-    `token_mean`. P counts prompts with a token in the loss.
-    """
-
-    name: Literal["prompt_mean"] = "prompt_mean"
-
-    @needs("groups")
-    def __call__(self, batch: TokenBatch) -> Tensor:
-        responses, n_groups = batch.responses, batch.whole.n_groups
-        assert batch.groups is not None
-        n_groups = responses.n_groups if n_groups is None else n_groups
-        lengths = responses.sum_by_group(responses.lengths, batch.groups)
-        return _mask(batch) / (lengths.clamp(min=1).unsqueeze(1) * n_groups)
 
 
 def _mask(batch: TokenBatch) -> Tensor:

@@ -60,11 +60,6 @@ class Responses:
         ids, index = self.groups.unique(return_inverse=True)
         return values.new_zeros(len(ids)).index_add(0, index, values)[torch.searchsorted(ids, groups)]
 
-    @property
-    def n_groups(self) -> int:
-        """Number of prompts that have a response with a token in the loss, at least 1."""
-        return max(1, self.groups[self.lengths > 0].unique().numel())
-
 
 @dataclass(frozen=True)
 class StepTotals:
@@ -73,7 +68,6 @@ class StepTotals:
     n_tokens: Tensor | int  # response tokens in the loss, at least 1
     n_responses: Tensor | int  # responses with a token in the loss, at least 1
     max_length: int  # L_max of the `seq_mean_token_sum_norm` aggregation
-    n_groups: Tensor | int | None = None  # prompts of those responses, at least 1; None: those of `responses`
     responses: Responses | None = None  # for functions over groups; None: not known
     # True: functions that read statistics of the step (covariances) take those of the micro-batch, so that the loss
     # depends on how a step is divided. False: without ``tensors`` these functions raise a ValueError.

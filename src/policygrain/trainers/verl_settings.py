@@ -14,7 +14,7 @@ import yaml
 
 from .. import digests
 from ..errors import UserError
-from ..integrations.options import OF_VERL_GROUPS, VERL_GROUPS, VERL_PAIRED
+from ..integrations.options import VERL_PAIRED
 from ..provenance import PACKAGE
 from ..text import flat
 
@@ -68,8 +68,6 @@ def of_study(study: Study, arm: Arm, seed: int, start: str, longest: int = 1, gp
     }
     if not study.prompt.chat:
         keys[f"{model}.custom_chat_template"] = PLAIN
-    if method.needs & set(OF_VERL_GROUPS):
-        keys[f"{model}.external_lib"] = VERL_GROUPS
     # Where dynamic sampling drops groups, verl's own replay buffer samples others in their place.
     if not method.sampler.dynamic:
         ordered = {"path": f"pkg://{VERL_PAIRED}", "name": "OrderedReplayBuffer"}

@@ -124,9 +124,8 @@ def _trl_batch(trainer: Any, inputs: Sequence[dict[str, Any]]) -> TokenBatch:
     parts = [fields_of(batch, *score(trainer, trainer.model, batch)[:2]) for batch in inputs]
     advantages = torch.cat([part.pop("advantages") for part in parts])
     known = [{key: value for key, value in part.items() if value is not None} for part in parts]
-    # TRL shuffles rows; without the groups of `PolicyGrainTrainer`, equal prompts are a group.
-    rows = torch.cat([batch["groups" if "groups" in batch else "prompt_ids"] for batch in inputs])
-    groups = rows.unique(dim=0, return_inverse=True)[1]
+    # TRL shuffles rows; equal prompts are a group.
+    groups = torch.cat([batch["prompt_ids"] for batch in inputs]).unique(dim=0, return_inverse=True)[1]
     return TokenBatch(**joined(known), advantages=advantages, groups=groups, max_length=trainer.max_completion_length)
 
 

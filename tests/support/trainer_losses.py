@@ -17,7 +17,7 @@ from torch import Tensor
 SOFT = {"sapo_temperature_pos": 1.0, "sapo_temperature_neg": 1.05}
 SOFT |= {"vespo_k_pos": 2.0, "vespo_lambda_pos": 3.0, "vespo_k_neg": 3.0, "vespo_lambda_neg": 2.0}
 TRL_OPTIONS: dict[str, Any] = {"loss_type": "dapo", "level": "token", "clip": (0.2, 0.2), "beta": 0.0, "delta": None}
-TRL_OPTIONS |= {"off_policy": None, "times_ratio": False}
+TRL_OPTIONS |= {"off_policy": None}
 
 
 def trl_loss(
@@ -55,7 +55,7 @@ def trl_objective(
             ),
             accelerator=SimpleNamespace(num_processes=1, gather=lambda x: x, reduce=lambda x, reduction: x),
             args=SimpleNamespace(
-                delta=chosen["delta"], use_bias_correction_kl=chosen["times_ratio"], steps_per_generation=micro, **SOFT
+                delta=chosen["delta"], use_bias_correction_kl=False, steps_per_generation=micro, **SOFT
             ),
             get_gamma_weights=GRPOTrainer.get_gamma_weights,
             model=SimpleNamespace(training=True),

@@ -12,23 +12,10 @@ LARGEST_LOG = 80.0
 TINY = 1e-8
 
 
-def k1(log_probs: Tensor, reference_log_probs: Tensor) -> Tensor:
-    """−d, d = log π_ref − log π_θ: an unbiased estimate of KL(π_θ ‖ π_ref)."""
-    return log_probs - reference_log_probs
-
-
-def k2(log_probs: Tensor, reference_log_probs: Tensor) -> Tensor:
-    """d²/2 ≥ 0: biased, with the gradient of KL(π_θ ‖ π_ref) on average."""
-    return (log_probs - reference_log_probs).square() / 2
-
-
 def k3(log_probs: Tensor, reference_log_probs: Tensor) -> Tensor:
     """exp(d) − d − 1 ≥ 0, d = log π_ref − log π_θ: an unbiased, low-variance estimate of KL(π_θ ‖ π_ref)."""
     d = (reference_log_probs - log_probs).clamp(-LARGEST_LOG, LARGEST_LOG)
     return d.expm1() - d
-
-
-ESTIMATORS = {"k1": k1, "k2": k2, "k3": k3}
 
 
 def bernoulli_kl(log_p: Tensor, log_q: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from .clip import token_covariance
-from .divergence import ESTIMATORS, LARGEST_LOG
+from .divergence import k3
 from .part import Need, Part, needs, setting
 
 if TYPE_CHECKING:
@@ -28,17 +28,10 @@ class Penalty(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Kl(Penalty):
-    """λ · M ⊙ KL(π_θ ‖ π_reference), over all or some tokens, by an estimator: k3, k2 or k1.
+    """λ · M ⊙ KL(π_θ ‖ π_reference), over all or some tokens, by the estimator k3: exp(d) − d − 1.
 
-    With the mask of TEPO (2604.12736), M = 1 where the advantage is positive and the policy's entropy decreases;
-    reference ``old`` and λ = 1 are our interpretation of that paper.
-
-    With d = log π_ref − log π_θ, k1 = −d, k2 = d²/2 and k3 = exp(d) − d − 1. ``place: loss`` takes the gradient of the
-    estimator; the gradient of k1 is 0 on average. ``place: reward`` has the gradient of subtracting λ Σ_t KL_t from the
-    response's reward: Σ_t KL_t times ∇ log π_θ of each token, without a baseline. On-policy and with k1 this is the
-    gradient of the KL divergence of responses (2512.21852). The value is that of the estimator in both places.
-    ``times_ratio`` multiplies by π_θ/π_old of the token, the correction for rollouts of π_old (DeepSeek-V3.2,
-    2512.02556).
+    d = log π_ref − log π_θ of the sampled token. With the mask of TEPO (2604.12736), M = 1 where the advantage is
+    positive and the policy's entropy decreases; reference ``old`` and λ = 1 are our interpretation of that paper.
     """
 
     name: Literal["kl"] = "kl"
@@ -54,27 +47,14 @@ class Kl(Penalty):
         "how falling entropy is detected: from measured entropies or from the token's covariance; auto: "
         "measured where the trainer gives entropies",
     )
-    estimator: Literal["k1", "k2", "k3"] = setting("k3", "estimator of the KL divergence")
-    place: Literal["loss", "reward"] = setting(
-        "loss", "loss: gradient of the estimator; reward: policy gradient of a lower reward"
-    )
-    times_ratio: bool = setting(False, "true: multiplied by the token's ratio π_θ/π_old")
 
     def __call__(self, batch: TokenBatch) -> Tensor:
         reference_log_probs = batch.ref_log_probs if self.reference == "initial" else batch.old_log_probs
         if reference_log_probs is None:
             raise ValueError("a KL penalty to the initial policy needs ref_log_probs")
-        estimate = ESTIMATORS[self.estimator](batch.log_probs, reference_log_probs)
+        estimate = k3(batch.log_probs, reference_log_probs)
         if self.mask == "positive_advantage_entropy_drop":
             estimate = estimate * entropy_drop_mask(batch, self.entropy_signal)
-        if self.place == "reward":
-            constant = batch.log_probs.detach()
-            total = (estimate.detach() * batch.mask).sum(1, keepdim=True)
-            estimate = estimate.detach() + total * (batch.log_probs - constant)
-        if self.times_ratio:
-            log_ratio = batch.log_ratio.clamp(-LARGEST_LOG, LARGEST_LOG)
-            # With place: reward, the gradient is already that of log π_θ, so the ratio is a constant weight.
-            estimate = estimate * (log_ratio.detach() if self.place == "reward" else log_ratio).exp()
         return self.coefficient * estimate
 
     @property

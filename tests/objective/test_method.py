@@ -235,11 +235,6 @@ def test_a_mask_without_entropies_says_that_it_goes_by_covariance():
         out = method("tepo").loss(TokenBatch(**bare))
     assert out.metrics["mask_signal_covariance"] == 1.0
     assert out.loss == METHODS["tepo by covariance"].loss(TokenBatch(**bare)).loss
-    masked = {"name": "kl", "reference": "old", "mask": "positive_advantage_entropy_drop"}
-    strict = method("tepo", penalties=[masked | {"entropy_signal": "measured"}])
-    with pytest.raises(ValueError, match="measured needs entropy and old_entropy"):
-        strict.loss(TokenBatch(**bare))
-    assert strict.loss(TokenBatch(**data)).loss == METHODS["tepo"].loss(TokenBatch(**data)).loss
 
 
 # ---- a step in micro-batches ----------------------------------------------------------------------------------------

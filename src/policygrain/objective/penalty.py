@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from .batch import TokenBatch
 
-EntropySignal = Literal["auto", "measured", "covariance"]
+EntropySignal = Literal["auto", "covariance"]
 
 
 class Penalty(Part):
@@ -44,8 +44,8 @@ class Kl(Penalty):
     )
     entropy_signal: EntropySignal = setting(
         "auto",
-        "how falling entropy is detected: from measured entropies or from the token's covariance; auto: "
-        "measured where the trainer gives entropies",
+        "how falling entropy is detected. auto: from measured entropies where the trainer gives them, else from the "
+        "token's covariance; covariance: always from that",
     )
 
     def __call__(self, batch: TokenBatch) -> Tensor:
@@ -67,13 +67,9 @@ class Kl(Penalty):
 def entropy_drop_mask(batch: TokenBatch, entropy_signal: EntropySignal = "auto") -> Tensor:
     """TEPO's M = 1[Â > 0] · 1[ΔH < 0], without gradient (2604.12736).
 
-    ``measured``: ΔH = H_t(π_θ) − H_t(π_old). ``covariance``: ΔH < 0 where (log π_θ − mean)(Â − mean) > 0. ``auto`` is
-    ``measured`` where the batch has both entropies, else ``covariance``. ValueError for ``measured`` without them.
+    With both entropies in the batch ΔH = H_t(π_θ) − H_t(π_old); without them, and with ``covariance``, ΔH < 0 where
+    (log π_θ − mean)(Â − mean) > 0.
     """
-    if entropy_signal == "measured" and not batch.has_entropies:
-        raise ValueError(
-            "entropy_signal: measured needs entropy and old_entropy of TokenBatch; without them: covariance"
-        )
     if entropy_signal == "covariance" or not batch.has_entropies:
         drops = token_covariance(batch) > 0
     else:

@@ -1,18 +1,18 @@
 """Rollout correction, rejection, anchors and the off-policy mask: by hand, and identities (float64)."""
 
 from itertools import product
-from math import exp, inf
+from math import inf
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policygrain import TokenBatch, method
+from policygrain import method
 from policygrain.objective import Sampler
-from policygrain.objective.correction import effective_sample_share, off_policy_mask, rollout_weights
+from policygrain.objective.correction import effective_sample_share, rollout_weights
 
-from ..support.batches import assert_same, by_hand, close, evaluate, few, fields
+from ..support.batches import assert_same, close, evaluate, few, fields
 from . import BY_HAND
 
 # Two tokens of a response, d = 1.2 and −0.4, and one of another, d = 0.1; the last is padding.
@@ -84,35 +84,6 @@ def test_tokens_are_rejected_by_the_larger_binary_divergence(grain, data, high):
     found = rollout_weights(log_probs, engine, mask, method("dapo", sampler=settings).sampler)
     clear = ((measure - high).abs() > 1e-6) & mask
     assert torch.equal(found[clear], torch.where(measure > high, 0.0, 1.0).double()[clear])
-
-
-# ---- the off-policy mask --------------------------------------------------------------------------------------------
-
-
-def test_a_response_that_was_moved_away_from_is_masked():
-    """Mean fall 0.3 and 0.1 with Â < 0, δ = 0.2: the first is masked. With Â > 0 none is. The denominator stays."""
-    batch = by_hand([[-0.2, -0.4], [-0.1, -0.1], [-0.3, -0.3]], [-1.0, -1.0, 1.0])
-    assert off_policy_mask(batch, 0.2).tolist() == [[False, False], [True, True], [True, True]]
-    out = method("dapo", clip=None, off_policy_bound=0.2).loss(batch)
-    close(out.loss, -(-2 * exp(-0.1) + 2 * exp(-0.3)) / 6)
-    assert out.metrics["off_policy_masked_share"] == pytest.approx(1 / 3)
-
-
-def test_it_is_measured_from_the_engine_that_sampled():
-    """log μ = −0.5 where log π_old = −1: the fall is 0.7, not 0.2."""
-    batch = by_hand([[-0.2]], [-1.0], rollout_log_probs=torch.tensor([[-0.5]], dtype=torch.float64))
-    assert not off_policy_mask(batch, 0.5).any() and off_policy_mask(batch, 0.75).all()
-    assert off_policy_mask(batch.replace(rollout_log_probs=None), 0.5).all()
-
-
-@few
-@given(data=fields())
-def test_no_gradient_comes_through_the_mask(data):
-    """The gradient is that of the tokens that are kept."""
-    batch = evaluate(method("dapo", clip=None, off_policy_bound=0.0), data)
-    kept = off_policy_mask(TokenBatch(**data), 0.0)
-    plain = evaluate(method("dapo", clip=None), data)
-    torch.testing.assert_close(batch.gradient, torch.where(kept & data["mask"], plain.gradient, 0.0))
 
 
 # ---- anchors --------------------------------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from torch import Tensor
 SOFT = {"sapo_temperature_pos": 1.0, "sapo_temperature_neg": 1.05}
 SOFT |= {"vespo_k_pos": 2.0, "vespo_lambda_pos": 3.0, "vespo_k_neg": 3.0, "vespo_lambda_neg": 2.0}
 TRL_OPTIONS: dict[str, Any] = {"loss_type": "dapo", "level": "token", "clip": (0.2, 0.2), "beta": 0.0, "delta": None}
-TRL_OPTIONS |= {"off_policy": None}
 
 
 def trl_loss(
@@ -67,8 +66,7 @@ def trl_objective(
             max_completion_length=max_length,
             current_gradient_accumulation_steps=micro,
             top_entropy_quantile=1.0,
-            off_policy_mask_threshold=chosen["off_policy"],
-            get_off_policy_mask=GRPOTrainer.get_off_policy_mask,
+            off_policy_mask_threshold=None,
             aux_loss_enabled=False,
             use_vllm=False,
             vllm_importance_sampling_correction=False,

@@ -99,7 +99,7 @@ class TokenBatch:
     future_log_probs: Tensor | None = None
     old_future_log_probs: Tensor | None = None
     groups: Tensor | None = None  # [batch], integers: the prompt of each response
-    # Log-probabilities under the engine that sampled, if it is not π_old (the off-policy sequence mask reads them).
+    # Log-probabilities under the engine that sampled, if it is not π_old (anchors read them).
     rollout_log_probs: Tensor | None = None
     # [batch] or [batch, tokens]: age of the policy that sampled, in versions before the current one.
     staleness: Tensor | None = None

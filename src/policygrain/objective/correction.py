@@ -1,4 +1,4 @@
-"""Corrections for rollouts of another policy: weights of rollout correction, and the off-policy sequence mask."""
+"""Corrections for rollouts of another policy: weights, rejection, and an anchor between the policies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .batch import TokenBatch
 from .divergence import LARGEST_LOG, bernoulli_kl
 
 if TYPE_CHECKING:
@@ -83,16 +82,3 @@ def effective_sample_share(weights: Tensor, mask: Tensor) -> float:
     values = weights[mask != 0].double()
     square = float(values.square().sum())
     return float(values.sum()) ** 2 / (len(values) * square) if square else 0.0
-
-
-def off_policy_mask(batch: TokenBatch, bound: float) -> Tensor:
-    """False where Â < 0 and (1/|o|) Σ_t (log μ − log π_θ) > ``bound``, without gradient. [batch, tokens].
-
-    DeepSeek-V3.2 (2512.02556 eq. 9): responses with a negative advantage whose probability has fallen far. μ is
-    ``rollout_log_probs``, or π_old where the batch has none.
-    """
-    sampled = batch.old_log_probs if batch.rollout_log_probs is None else batch.rollout_log_probs
-    # NaN, from an engine that could not score a token, does not count.
-    fall = (sampled - batch.log_probs.detach()).nan_to_num(nan=0.0)
-    moved = fall.sum(1, keepdim=True) / batch.lengths.clamp(min=1).unsqueeze(1)
-    return ~((batch.advantages < 0) & (moved > bound))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .batch import TokenBatch
 from .clip import Surrogate
-from .correction import loglinear, off_policy_mask, rollout_weights
+from .correction import loglinear, rollout_weights
 from .divergence import LARGEST_LOG, k3
 from .penalty import EntropySignal, Kl, entropy_drop_mask
 
@@ -56,22 +56,13 @@ def policy_loss(method: Method, batch: TokenBatch) -> LossOutput:
     value = surrogate.value
     if batch.rollout_weights is not None and not surrogate.corrected:
         value = value * batch.rollout_weights
-    masked: dict[str, Tensor] = {}
-    if method.off_policy_bound is not None:
-        unmasked = off_policy_mask(batch, method.off_policy_bound)
-        value = torch.where(unmasked, value, 0.0)
-        masked = {"off_policy_masked_share": batch.mean((~unmasked).to(r.dtype))}
     weights = method.aggregation(batch)
     policy = -(weights * value).sum()
     penalty = sum(((weights * p(batch)).sum() for p in method.penalties), start=torch.zeros_like(policy))
     with torch.no_grad():
         signals: list[EntropySignal] = [part.entropy_signal for part in method.penalties if isinstance(part, Kl)]
         metrics = _metrics(batch, r, surrogate, weights, signals[0] if signals else "auto")
-        metrics |= masked | {
-            "policy_loss": policy.detach(),
-            "penalty": penalty.detach(),
-            "loss": (policy + penalty).detach(),
-        }
+        metrics |= {"policy_loss": policy.detach(), "penalty": penalty.detach(), "loss": (policy + penalty).detach()}
     return LossOutput(policy + penalty, metrics, flags, is_whole_step=batch.step is None)
 
 

@@ -135,13 +135,6 @@ class Method:
     )
     sampler: Sampler = setting(Sampler(), "dynamic sampling, overlong and truncated responses")
     mtp_heads: MtpHeads = setting(MtpHeads(), "prediction heads, for a block ratio with future: mtp_heads")
-    off_policy_bound: float | None = setting(
-        None,
-        "δ of the off-policy sequence mask: responses with a negative advantage whose tokens have become "
-        "less likely by more than this on average, in nats, are masked; null: no mask",
-        ge=0,
-    )
-
     anchor: Anchor = setting(
         "old",
         "policy in the denominator of the ratio. old: the trainer's policy before the step's updates; "

@@ -125,7 +125,7 @@ def score(
 
 def reads_engine(method: Method, settings: Training) -> bool:
     """Whether training reads the engine's log-probabilities of all responses, not just their difference in a metric."""
-    of_method = method.sampler.corrects or method.anchor != "old" or method.off_policy_bound is not None
+    of_method = method.sampler.corrects or method.anchor != "old"
     # A custom function may read anything.
     return of_method or bool(method.custom_functions) or settings.old_log_probs == "engine"
 

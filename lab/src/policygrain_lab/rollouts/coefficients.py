@@ -71,7 +71,7 @@ def objectives(rollouts: Rollouts, own: Mapping[str, Any] | None = None) -> tupl
     for name, one in listed.items():
         lacking = [NEEDS[need] for need in sorted(one.needs - have)]
         of_engine = {k: v for k, v in asdict(one.sampler).items() if k.startswith(("correction", "rejection"))}
-        definition = repr((one.parts(), one.anchor, one.off_policy_bound, of_engine if has_engine else None))
+        definition = repr((one.parts(), one.anchor, of_engine if has_engine else None))
         if (name.startswith("dapo, ") or one.anchor != "old") and not has_engine:
             left_out[name] = NO_ENGINE
         elif lacking:

@@ -64,28 +64,6 @@ def test_uncapped_sequence_weights_are_unbiased(seed, length):
         assert (mu * bounded).sum() <= 1 + 1e-9
 
 
-def binary_kl(p, q):
-    """KL divergence of two Bernoulli variables."""
-    return p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()
-
-
-@pytest.mark.parametrize("grain", ["token", "sequence", "geometric"])
-@few
-@given(data=fields(min_live=1), high=st.floats(1e-3, 0.3))
-def test_tokens_are_rejected_by_the_larger_binary_divergence(grain, data, high):
-    log_probs, engine, mask = *(data[key].clamp(max=-0.01) for key in ("old_log_probs", "ref_log_probs")), data["mask"]
-    p, q = log_probs.exp(), engine.exp()
-    measure = torch.where(mask, torch.maximum(binary_kl(p, q), binary_kl(q, p)), 0.0)
-    if grain != "token":
-        measure = measure.sum(1, keepdim=True).expand_as(measure)
-    if grain == "geometric":
-        measure = measure / mask.sum(1, keepdim=True).clip(1)
-    settings = {"rejection_measure": "binary_kl", "rejection_grain": grain, "rejection_high": high}
-    found = rollout_weights(log_probs, engine, mask, method("dapo", sampler=settings).sampler)
-    clear = ((measure - high).abs() > 1e-6) & mask
-    assert torch.equal(found[clear], torch.where(measure > high, 0.0, 1.0).double()[clear])
-
-
 # ---- anchors --------------------------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .divergence import LARGEST_LOG, bernoulli_kl
+from .divergence import LARGEST_LOG
 
 if TYPE_CHECKING:
     from .method import Grain, Sampler
@@ -18,16 +18,19 @@ def log_weights(log_probs: Tensor, rollout_log_probs: Tensor, mask: Tensor, grai
 
     ``grain``: of each `token`; the sum over the response (`sequence`), or the mean over it (`geometric`).
     """
-    difference = torch.where(mask != 0, (log_probs - rollout_log_probs).detach(), 0.0)
-    return _at_grain(difference, mask, grain).clamp(-LARGEST_LOG, LARGEST_LOG)
+    log_ratio = torch.where(mask != 0, (log_probs - rollout_log_probs).detach(), 0.0)
+    if grain != "token":
+        total = log_ratio.sum(1, keepdim=True).expand_as(log_ratio)
+        log_ratio = total if grain == "sequence" else total / (mask != 0).sum(1, keepdim=True).clamp(min=1)
+    return log_ratio.clamp(-LARGEST_LOG, LARGEST_LOG)
 
 
 def rollout_weights(log_probs: Tensor, rollout_log_probs: Tensor, mask: Tensor, sampler: Sampler) -> Tensor:
     """Weights π_old/μ of tokens that the engine μ sampled, without gradient, 1 on padding. [batch, tokens].
 
     ``correction_outside: truncate``: min(max(w, floor), cap), truncated importance sampling; ``mask``: w inside
-    [floor, cap], else 0. Without a cap all are 1. Rejected tokens have weight 0 (``rejected``), which leaves the
-    denominators of the loss as they are.
+    [floor, cap], else 0. Without a cap all are 1. Tokens whose ratio at the ``rejection_grain`` is outside
+    [rejection_low, rejection_high] have weight 0. This leaves the denominators of the loss as they are.
     """
     floor, cap = sampler.correction_floor, sampler.correction_cap
     weights = torch.ones_like(log_probs)
@@ -37,7 +40,9 @@ def rollout_weights(log_probs: Tensor, rollout_log_probs: Tensor, mask: Tensor, 
             weights = weights.clamp(floor, cap)
         else:
             weights = torch.where((weights < floor) | (weights > cap), 0.0, weights)
-    weights = torch.where(rejected(log_probs, rollout_log_probs, mask, sampler), 0.0, weights)
+    if sampler.rejection_high is not None:
+        ratio = log_weights(log_probs, rollout_log_probs, mask, sampler.rejection_grain).exp()
+        weights = weights.masked_fill((ratio < sampler.rejection_low) | (ratio > sampler.rejection_high), 0.0)
     return torch.where(mask != 0, weights, 1.0)
 
 
@@ -48,33 +53,6 @@ def loglinear(log_probs: Tensor, rollout_log_probs: Tensor, staleness: Tensor) -
     """
     alpha = 1 - 1 / staleness.to(log_probs.dtype).clamp(min=1)
     return rollout_log_probs.to(log_probs.dtype).lerp(log_probs.detach(), alpha)
-
-
-def rejected(log_probs: Tensor, rollout_log_probs: Tensor, mask: Tensor, sampler: Sampler) -> Tensor:
-    """True on tokens at which π_old and μ are too far apart, by the settings ``rejection_…``. [batch, tokens].
-
-    ``ratio``: π_old/μ at the grain is outside [low, high]. ``binary_kl``: the larger of KL(π_old ‖ μ) and KL(μ ‖ π_old)
-    of Bernoulli distributions, the sampled token against all others, is outside [low, high] (KPop); over a response it
-    is added up (``sequence``) or averaged.
-    """
-    low, high, grain = sampler.rejection_low, sampler.rejection_high, sampler.rejection_grain
-    if high is None:
-        return torch.zeros_like(mask, dtype=torch.bool)
-    if sampler.rejection_measure == "ratio":
-        measure = log_weights(log_probs, rollout_log_probs, mask, grain).exp()
-    else:
-        old, engine = (x.detach() for x in (log_probs, rollout_log_probs))
-        largest = torch.maximum(bernoulli_kl(old, engine), bernoulli_kl(engine, old))
-        measure = _at_grain(torch.where(mask != 0, largest, 0.0), mask, grain)
-    return ((measure < low) | (measure > high)) & (mask != 0)
-
-
-def _at_grain(x: Tensor, mask: Tensor, grain: Grain) -> Tensor:
-    """``x``, which is 0 on padding, of each token, summed over the response, or averaged over it."""
-    if grain == "token":
-        return x
-    total = x.sum(1, keepdim=True).expand_as(x)
-    return total if grain == "sequence" else total / (mask != 0).sum(1, keepdim=True).clamp(min=1)
 
 
 def effective_sample_share(weights: Tensor, mask: Tensor) -> float:

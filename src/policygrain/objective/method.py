@@ -80,16 +80,11 @@ class Sampler:
 
     rejection_high: float | None = setting(
         None,
-        "tokens whose rejection_measure is above this have weight 0, in addition to any correction; null: no rejection",
+        "tokens whose ratio π_old/μ is above this have weight 0, in addition to any correction; null: no rejection",
         gt=0,
     )
-    rejection_low: float = setting(0.0, "tokens whose rejection_measure is below this have weight 0", ge=0)
+    rejection_low: float = setting(0.0, "tokens whose ratio π_old/μ is below this have weight 0", ge=0)
     rejection_grain: Grain = setting("token", "tokens that are measured and rejected together, as in correction_grain")
-    rejection_measure: Literal["ratio", "binary_kl"] = setting(
-        "ratio",
-        "difference between trainer and engine. ratio: π_old/μ; binary_kl: the larger of KL(π_old ‖ μ) and "
-        "KL(μ ‖ π_old), of the sampled token against all others",
-    )
 
     @property
     def corrects(self) -> bool:

@@ -15,7 +15,6 @@ from torch import Tensor
 from policygrain import TokenBatch, method
 from policygrain.integrations.conformance import assert_objective
 from policygrain.integrations.generated import LENGTHS
-from policygrain.objective.advantage import MaxRl
 from policygrain.objective.correction import rollout_weights
 
 from ..support.batches import evaluate, random_fields
@@ -183,24 +182,3 @@ def authors_gepo(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, m
 
 def test_gepo_is_its_authors():
     assert_objective(authors_gepo, "gepo", without=[EMPTY], rtol=1e-10)
-
-
-@pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize("binary", [True, False])
-def test_maxrl_is_its_authors(binary, seed):
-    """`compute_maxrl_outcome_advantage` (tajwarfahim/maxrl c0698eb, verl/trainer/ppo/core_algos.py).
-
-    It divides by the mean plus 1e-6, the paper and `maxrl` by the mean: the function itself and `maxrl`, on 300 random
-    batches of groups of up to 16, are at most 2.4e-4 apart (1.6e-5 of the advantage) with rewards of 0 and 1, 8e-6 with
-    others, and equal with the 1e-6. `score_group` of prime-rl (559b447, src/prime_rl/orchestrator/algo/max_rl.py),
-    which adds nothing and is in single precision: 1e-6 apart.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    rewards = torch.rand(4, 2 + seed, generator=generator, dtype=torch.float64)
-    if binary:
-        rewards = (rewards < torch.tensor([[0.0], [0.1], [0.5], [1.0]])).double()
-    means = [sum(group) / len(group) for group in rewards.tolist()]
-    theirs = [[(r - mean) / (mean + 1e-6) for r in group] for group, mean in zip(rewards.tolist(), means, strict=True)]
-    mean = rewards.mean(1, keepdim=True)
-    expected = torch.tensor(theirs, dtype=torch.float64) * (mean + 1e-6)
-    torch.testing.assert_close(MaxRl()(rewards) * mean, expected, rtol=1e-12, atol=1e-12)

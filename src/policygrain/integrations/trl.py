@@ -18,7 +18,6 @@ from torch import Tensor
 from trl import GRPOConfig, GRPOTrainer
 
 from ..objective import Method
-from ..objective.advantage import BatchStd
 from ..objective.batch import StepTotals, TokenBatch
 from ..objective.clip import Vespo
 from ..objective.loss import merge_metrics
@@ -42,11 +41,7 @@ OF_THE_LOSS = (
     "use_bias_correction_kl",
 )
 # TRL's values of `scale_rewards`, for each advantage of a method.
-SCALE_REWARDS = {
-    "grpo": ("group", "True", True),
-    "dr_grpo": ("none", "False", False),
-    "batch_std": ("batch",),
-}
+SCALE_REWARDS = {"grpo": ("group", "True", True), "dr_grpo": ("none", "False", False)}
 
 
 class PolicyGrainTrainer(GRPOTrainer):
@@ -227,8 +222,6 @@ def _problems(objective: Method, config: Any, micro_batch_statistics: bool) -> l
         f"TRL has no advantage {advantage.name!r}; take {', '.join(SCALE_REWARDS)}.": not scale,
         f"its advantage is {advantage.name!r}, which is scale_rewards={next(iter(scale), None)!r} (got "
         f"{config.scale_rewards!r}).": scale and config.scale_rewards not in scale,
-        "its advantage divides by the std of advantages (std_of: advantages), and scale_rewards='batch' by that of the "
-        "rewards; set std_of: rewards.": isinstance(advantage, BatchStd) and advantage.std_of != "rewards",
         "its advantage is of the sum of all rewards; set multi_objective_aggregation='sum_then_normalize'.": (
             config.multi_objective_aggregation != "sum_then_normalize"
         ),

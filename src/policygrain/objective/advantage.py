@@ -9,8 +9,7 @@ import abc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from ..errors import UserError
-from .part import Part, setting
+from .part import Part
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,47 +59,6 @@ class Rloo(Advantage):
     def __call__(self, rewards: Tensor) -> Tensor:
         size = rewards.shape[1]
         return _centred(rewards) * (size / (size - 1) if size > 1 else 0.0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchStd(Advantage):
-    """(R_i − mean_j R_j) / (std + 1e-6): the mean of the group, the sample standard deviation of the batch.
-
-    ``std_of: rewards`` is LitePPO (2508.08221), TRL's `scale_rewards="batch"`; ``advantages`` is REINFORCE++-baseline
-    (2501.03262), whose implementations weight responses by their tokens; here all responses have the same weight.
-    """
-
-    name: Literal["batch_std"] = "batch_std"
-    std_of: Literal["rewards", "advantages"] = setting(
-        "rewards", "values of the standard deviation: the rewards, or the rewards minus their groups' means"
-    )
-
-    def __call__(self, rewards: Tensor) -> Tensor:
-        centred = _centred(rewards)
-        if rewards.numel() < 2:
-            return centred
-        return centred / ((rewards if self.std_of == "rewards" else centred).std() + EPSILON)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MaxRl(Advantage):
-    """(R_i − mean_j R_j) / mean_j R_j, for rewards that are not negative; 0 without a success. MaxRL (2602.02710).
-
-    With rewards of 0 and 1 its expected gradient is that of the truncated log-likelihood of a success: a prompt with
-    success rate p has the weight (1 − (1 − p)^(G−1)) / p. UserError for a negative reward, because the mean could then
-    be close to 0, and advantages arbitrarily large.
-    """
-
-    name: Literal["maxrl"] = "maxrl"
-
-    def __call__(self, rewards: Tensor) -> Tensor:
-        if (rewards < 0).any():
-            raise UserError(
-                f"advantage maxrl: a reward is {float(rewards.min()):g}; rewards must be 0 or more, because it divides "
-                "by their mean. Use dr_grpo, or add a constant (an overlong_buffer subtracts up to 1)."
-            )
-        mean = rewards.mean(1, keepdim=True)
-        return (_centred(rewards) / mean).masked_fill(mean <= 0, 0.0)
 
 
 def _centred(rewards: Tensor) -> Tensor:

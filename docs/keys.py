@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from policygrain.objective import Method
+from policygrain.objective import Method, MtpHeads, Sampler
 from policygrain.objective.method import CHOICES
 from policygrain.study.schema import Name, Study
 
@@ -50,6 +50,8 @@ def method_changes() -> type[BaseModel]:
     """What a study file may say of a method: parts by their names, or with parameters."""
     keys: dict[str, Any] = {}
     types = get_type_hints(Method)
+    for kind in (Sampler, MtpHeads, *(kind for choices in CHOICES.values() for kind in choices.values())):
+        kind.__pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[union-attr]
     for field in fields(Method):
         if (choices := CHOICES.get(field.name)) is not None:
             name: Any = Literal[tuple(choices)] | Annotated[str, Field(pattern=":")]

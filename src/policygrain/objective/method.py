@@ -6,12 +6,14 @@ Importing this module does not import torch.
 from __future__ import annotations
 
 import functools
+import math
 import operator
 import reprlib
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import Field, asdict, dataclass, fields, replace
 from importlib import resources
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -20,7 +22,7 @@ from ..merging import merge
 from .advantage import Advantage, Grpo
 from .aggregate import Aggregation, TokenMean
 from .clip import Clip, NoClip, Vespo
-from .part import CONFIG, Custom, Need, Part, setting
+from .part import Custom, Need, Part, setting
 from .penalty import Penalty
 from .ratio import GroupExpectation, Ratio, TokenRatio
 
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Anchor = Literal["old", "rollout", "loglinear"]  # the policy in the denominator of the ratio
 Grain = Literal["token", "sequence", "geometric"]  # of a correction
-BOUNDS = {"ge": operator.ge, "gt": operator.gt, "le": operator.le, "lt": operator.lt}
+TYPES = {bool: "true or false", int: "an integer", float: "a finite number", str: "text"}
+BOUNDS = {"ge": (operator.ge, ">="), "gt": (operator.gt, ">"), "le": (operator.le, "<="), "lt": (operator.lt, "<")}
 TEXTS = ("base", "label", "summary", "source")  # keys of a method that change no result
 # Key of a method → name → class, of the parts that it accepts besides custom functions.
 CHOICES: dict[str, dict[str, type[Part]]] = {
@@ -47,7 +50,6 @@ CHOICES: dict[str, dict[str, type[Part]]] = {
 class Sampler:
     """Selection, filtering and weights of samples before the loss (DAPO, arXiv 2503.14476, sections 3.2 and 3.4)."""
 
-    __pydantic_config__: ClassVar = CONFIG
     dynamic: bool = setting(
         False, "dynamic sampling: drop groups with equal rewards and sample new prompts until the batch is full"
     )
@@ -103,7 +105,6 @@ class Sampler:
 class MtpHeads:
     """Multi-token prediction heads, where the ratio has `future: mtp_heads` (our reading of MPO's published form)."""
 
-    __pydantic_config__: ClassVar = CONFIG
     warmup_batches: int = setting(8, "batches that the heads are trained on before the first step", ge=0, le=100_000)
     learning_rate: float = setting(3e-3, "learning rate of AdamW for the heads, during and after warm-up", ge=0, le=1)
     loss_weight: float = setting(1.0, "weight of the heads' cross-entropy in the loss; 0: the objective alone", ge=0)
@@ -113,7 +114,6 @@ class MtpHeads:
 class Method:
     """A ratio, a clip, an aggregation, penalties, an advantage and a sampler. The first computation imports torch."""
 
-    __pydantic_config__: ClassVar = CONFIG
     name: str
     base: str | None = setting(None, "preset or method of this study that this one changes; null: the defaults")
     label: str = setting("", "its name in figures and tables, such as `TEPO, full KL`; default: from its key")
@@ -320,11 +320,34 @@ def _made(kind: type[T], values: Any, where: str) -> T:
     if not isinstance(values, Mapping):
         raise UserError(f"{where}: expected a mapping (got {reprlib.repr(values)}).")
     _check_known(values, _keys(kind), where)
+    hints = get_type_hints(kind)
+    given = (one for one in fields(kind) if one.name in values)  # type: ignore[arg-type]
     try:
-        made: T = _reader(kind)(dict(values))  # type: ignore[arg-type]
+        return kind(**{one.name: _checked(one, hints[one.name], values[one.name]) for one in given})
     except ValueError as error:
         raise UserError(explained(error, where)) from error
-    return made
+
+
+def _checked(one: Field[Any], hint: Any, value: Any) -> Any:
+    """The value of a setting. An integer becomes a float where that is the type; nothing else is converted.
+
+    ValueError for a value of another type, that is none of the choices, or that is out of bounds.
+    """
+    kind, *others = get_args(hint) if get_origin(hint) in (Literal, UnionType) else (hint,)
+    if get_origin(hint) is Literal and value not in (kind, *others):
+        raise ValueError(f"{one.name}: {value!r} is not a valid value.{did_you_mean(str(value), (kind, *others))}")
+    if kind not in TYPES or (value is None and NoneType in others):
+        return value
+    if kind is float and type(value) is int and abs(value) <= 2**53:
+        value = float(value)
+    is_other = not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)
+    if is_other or (kind is float and not math.isfinite(value)):
+        raise ValueError(f"{one.name}: must be {TYPES[kind]} (got {reprlib.repr(value)})")
+    for bound in BOUNDS.keys() & one.metadata.keys():
+        is_within, sign = BOUNDS[bound]
+        if not is_within(value, one.metadata[bound]):
+            raise ValueError(f"{one.name}: must be {sign} {one.metadata[bound]:g} (got {reprlib.repr(value)})")
+    return value
 
 
 def _keys(kind: Any) -> set[str]:
@@ -337,28 +360,3 @@ def _check_known(values: Mapping[str, Any], known: set[str], where: str) -> None
         if key not in known:
             hint = did_you_mean(str(key), others) if others else " It has no parameters."
             raise UserError(f"{where}.{key}: unknown key.{hint}")
-
-
-@functools.cache
-def _reader(kind: type[Any]) -> Callable[[dict[str, Any]], Any]:
-    """Makes an instance; pydantic checks types and bounds where it is installed, as it is in a study."""
-    try:
-        from pydantic import TypeAdapter
-    except ModuleNotFoundError:
-        return functools.partial(_checked, kind)
-    return TypeAdapter(kind).validate_python
-
-
-def _checked(kind: type[Any], values: dict[str, Any]) -> Any:
-    """An instance without pydantic. ValueError for a value that is none of its choices, or out of bounds."""
-    made, hints = kind(**values), get_type_hints(kind)
-    for one in fields(kind):
-        value, choices = getattr(made, one.name), get_args(hints[one.name])
-        if get_origin(hints[one.name]) is Literal and value not in choices:
-            raise ValueError(f"{one.name}: {value!r} is not one of {', '.join(map(repr, choices))}")
-        bounds = {bound: one.metadata[bound] for bound in BOUNDS if bound in one.metadata and value is not None}
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        for bound, limit in bounds.items():
-            if not number or not BOUNDS[bound](value, limit):
-                raise ValueError(f"{one.name}: {value!r} is not a number that is {bound} {limit:g}")
-    return made

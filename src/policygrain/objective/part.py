@@ -16,18 +16,12 @@ Need = Literal["step_log_probs", "entropy_gradient", "reference", "mtp_heads", "
 # Inputs that custom functions can declare; the number of prediction heads is a parameter of the block ratio.
 DECLARABLE = ("step_log_probs", "entropy_gradient", "reference", "groups")
 
-CONFIG = {"extra": "forbid", "allow_inf_nan": False}  # how pydantic reads the dataclasses of a method
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def setting(default: Any, description: str, **bounds: float) -> Any:
-    """A field with its description and bounds (`ge`, `gt`, `le`, `lt`), which pydantic reads from its metadata.
-
-    No value becomes a number silently: 1 is not true, text is not a number. An integer becomes a float.
-    """
-    strict = {"strict": True} if isinstance(default, float | int | None) else {}
-    return field(default=default, metadata={"description": description, **strict, **bounds})
+    """A field with its description and bounds (`ge`, `gt`, `le`, `lt`)."""
+    return field(default=default, metadata={"description": description, **bounds})
 
 
 def needs(*names: Need) -> Callable[[Function], Function]:
@@ -67,7 +61,6 @@ class Part(abc.ABC):
     that key: its fields are the parameters in study files, the first paragraph of its docstring is its documentation.
     """
 
-    __pydantic_config__: ClassVar = CONFIG
     name: str
     choices: ClassVar[dict[str, type[Part]]]  # the parts that a method's key accepts: name → class
 

@@ -17,6 +17,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    InstanceOf,
     field_serializer,
     model_validator,
 )
@@ -561,7 +562,7 @@ class Study(Section):
         "<answer>…</answer>; qwen_math: as the evaluation code of Qwen2.5-Math, which the published tables used",
     )
     training: Training = Field(Training(), description="the training loop")
-    methods: Annotated[dict[Name, Method], BeforeValidator(_finished)] = key(
+    methods: Annotated[dict[Name, InstanceOf[Method]], BeforeValidator(_finished)] = key(
         "run", {}, "new methods, each with the method (`base`) that it changes, and changes to presets"
     )
     experiments: dict[Name, Experiment] = Field(

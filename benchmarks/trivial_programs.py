@@ -15,11 +15,12 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from common import parser_of, provenance, save
 from policygrain.data.sources import load
 from policygrain.grading import Options
 from policygrain.grading.code import run_tests
-from policygrain.progress import Progress
 
 SETS = ("humaneval", "humaneval_plus", "mbpp_plus")
 CONSTANTS = ("None", "True", "False", "0", "1", "float('nan')", "''", "[]", "[[]]", "()", "{}", "set()")
@@ -64,7 +65,7 @@ def passing(name: str, root: Path) -> dict[str, Any]:
     """How many problems a set has, and for each program the ids of those that it passes."""
     problems = load(name, root)
     with get_context("fork").Pool(2, maxtasksperchild=1) as pool:
-        each = list(Progress(pool.imap(passed, (p.options for p in problems)), name, len(problems)))
+        each = list(tqdm(pool.imap(passed, (p.options for p in problems)), name, len(problems)))
     found = {line: [p.id for p, own in zip(problems, each, strict=True) if line in own] for line in PROGRAMS}
     return {"problems": len(problems), "passing": found}
 

@@ -8,8 +8,6 @@ import sys
 import time
 from collections.abc import Collection, Sequence
 
-from . import left
-
 # Options that several words may follow, `--seeds 0 1 2`; the parser knows them once per word.
 SEVERAL = {"--seed", "--seeds", "--arm", "--arms", "--a", "--b", "--stop"}
 
@@ -21,12 +19,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     of the output has closed the pipe.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    if words and words[0] in left.COMMANDS:
-        return _failed(f"{words[0]!r} {left.COMMANDS[words[0]]}.")
     try:
         from .commands import app
     except ModuleNotFoundError as error:
-        return _failed(f"commands need the pipeline: pip install './policygrain[study]' beside the clone ({error}).")
+        needed = "commands need the pipeline: pip install './policygrain[study]' beside the clone"
+        print(f"policygrain: {needed} ({error}).", file=sys.stderr)
+        return 2
     if os.environ.get("SLURM_PROCID") == "0":
         # The first line of a job's log. Snakemake shows SLURM's own log as well, unless the rule's log is empty.
         job = os.environ["SLURM_JOB_ID"]
@@ -55,11 +53,6 @@ def repeated(words: Sequence[str], several: Collection[str] = SEVERAL) -> list[s
             spread += [option] if values > 1 else []
         spread.append(word)
     return spread
-
-
-def _failed(message: str) -> int:
-    print(f"policygrain: {message}", file=sys.stderr)
-    return 2
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Text for people: tables for the terminal and in Markdown, lists of names, addresses without credentials."""
+"""Text for people: tables for the terminal, in Markdown and LaTeX, lists of names, addresses without credentials."""
 
 from __future__ import annotations
 
@@ -6,59 +6,36 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-GAP = "  "  # between two columns
+from tabulate import tabulate
+
+SIDES = {"l": "left", "r": "right"}
+LATEX = str.maketrans({"−": "$-$", "±": r"$\pm$", "φ": r"$\varphi$", "λ": r"$\lambda$", "π": r"$\pi$", "\u00a0": "~"})
 
 
-def columns(rows: Sequence[Sequence[str]], header: Sequence[str] | None = None, align: str = "") -> list[str]:
-    """Lines of a table with aligned columns, the header first; lines do not end with spaces.
+def columns(
+    rows: Sequence[Sequence[str]], header: Sequence[str] = (), align: str = "l", form: str = "plain"
+) -> list[str]:
+    """Lines of a table with aligned columns, the header first; ``form`` is one of tabulate's.
 
     ``align`` has one letter per column, "l" for left and "r" for right; the last letter applies to all further columns.
-    Columns are left-aligned by default.
     """
-    table = [header, *rows] if header is not None else list(rows)
-    if not table:
-        return []
-    sides = _sides(align, len(table[0]))
-    widths = [max(map(len, cells)) for cells in zip(*table, strict=True)]
-    return [
-        GAP.join(
-            cell.rjust(width) if side == "r" else cell.ljust(width)
-            for cell, width, side in zip(row, widths, sides, strict=True)
-        ).rstrip()
-        for row in table
-    ]
+    first, others = [SIDES[side] for side in align], SIDES[align[-1]]
+    return tabulate(rows, header, form, colglobalalign=others, colalign=first, disable_numparse=True).splitlines()
 
 
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str = "") -> str:
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str = "l") -> str:
     """A Markdown table that ends with a line break. ``align`` is as in `columns`; pipes in cells are escaped."""
-    sides = _sides(align, len(header))
-    rule = "|" + "|".join("---:" if side == "r" else "---" for side in sides) + "|"
+    sides = align.ljust(len(header), align[-1])
+    rule = "|" + "|".join("---:" if side == "r" else "---" for side in sides[: len(header)]) + "|"
     head, *body = ("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in (header, *rows))
     return "\n".join([head, rule, *body]) + "\n"
 
 
-LATEX = str.maketrans(
-    {symbol: f"\\{symbol}" for symbol in "&%_#${}"}
-    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "−": "$-$", "±": r"$\pm$"}
-    | {"φ": r"$\varphi$", "λ": r"$\lambda$", "π": r"$\pi$", "ε": r"$\varepsilon$", "\u00a0": "~"}
-)
-
-
-def latex_table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str = "") -> str:
+def latex_table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str = "l") -> str:
     """The same table for LaTeX with the package booktabs; cells are bold as in Markdown, `**50.0**`."""
-
-    def line(cells: Sequence[str]) -> str:
-        minus = (re.sub(r"(?<![\w-])-(?=\d)", "−", cell).translate(LATEX) for cell in cells)
-        return " & ".join(re.sub(r"^\*\*(.*)\*\*$", r"\\textbf{\1}", cell) for cell in minus) + r" \\"
-
-    begin = rf"\begin{{tabular}}{{{_sides(align, len(header))}}}"
-    body = [r"\toprule", line(header), r"\midrule", *map(line, rows), r"\bottomrule"]
-    return "\n".join([begin, *body, r"\end{tabular}"]) + "\n"
-
-
-def _sides(align: str, count: int) -> str:
-    """``align`` extended to ``count`` columns."""
-    return (align or "l").ljust(count, (align or "l")[-1])[:count]
+    text = "\n".join(columns(rows, header, align, "latex_booktabs")).translate(LATEX)
+    text = re.sub(r"(?<![\w-])-(?=\d)", "$-$", text)
+    return re.sub(r"\*\*(.*?)\*\*", r"\\textbf{\1}", text) + "\n"
 
 
 def shortened(text: str, most: int = 200) -> str:

@@ -47,8 +47,6 @@ def test_what_is_no_command_or_option_is_said(capsys):
     assert "No such command 'evalute'" in capsys.readouterr().err
     assert main(["plan", "config.yaml", "--prise", "2"]) == 2
     assert "--price" in capsys.readouterr().err
-    assert main(["claims"]) == 2
-    assert "'claims' is now `policygrain report`" in capsys.readouterr().err
 
 
 def test_several_words_may_follow_an_option():

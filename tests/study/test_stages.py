@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,6 @@ from typing import Any
 import pytest
 import yaml
 
-from policygrain import left
-from policygrain.errors import UserError
 from policygrain.objective.method import TEXTS
 from policygrain.study import Study, load_study, parse_study
 from policygrain.study.runs import Arm
@@ -151,16 +148,3 @@ def test_bases_the_order_of_keys_and_defaults_that_are_written_out_change_nothin
     backwards = parse_study(dict(reversed(whole.items())), Path("study.yaml"))
     for study in (load_study(tmp_path / "study.yaml"), backwards):
         assert stage_settings(study, SOURCES, None) == stage_settings(REFERENCE, SOURCES, None)
-
-
-@pytest.mark.parametrize("key", left.KEYS)
-def test_a_key_that_left_is_said_to_be_elsewhere(key):
-    section, _, name = key.rpartition(".")
-    data = {**LIST["reference"], key: {}} if not section else {**LIST["reference"], section: {name: 1}}
-    with pytest.raises(UserError, match=re.escape(f"{key}: this key {left.KEYS[key]}.")):
-        parse_study(data, Path("study.yaml"))
-
-
-def test_figures_that_left_are_said_to_be_elsewhere():
-    with pytest.raises(UserError, match="figures: 'ranges' is part of the lab"):
-        parse_study({**LIST["reference"], "figures": ["dynamics", "ranges"]}, Path("study.yaml"))

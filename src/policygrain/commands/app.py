@@ -22,6 +22,8 @@ INTERRUPTED = 128 + signal.SIGINT
 PIPE_CLOSED = 128 + signal.SIGPIPE
 END_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 SHELL = {"max_content_width": 120}
+if not sys.stderr.isatty():  # tqdm reads this when it is imported; in a log, a line every ten seconds is enough
+    os.environ.setdefault("TQDM_MININTERVAL", "10")
 
 app = typer.Typer(name="policygrain", no_args_is_help=True, pretty_exceptions_enable=False, context_settings=SHELL)
 

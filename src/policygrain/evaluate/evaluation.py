@@ -9,6 +9,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from .. import digests
 from ..clock import Clock
 from ..data.problem import Problem, read_problems, with_repeats
@@ -21,7 +23,6 @@ from ..model.engine import open_engine, resolve_engine
 from ..model.loading import context_length, load_model, load_tokenizer
 from ..model.rollout import Engine
 from ..paths import DataFolder, EvaluationFolder, RunFolder, StudyFolder
-from ..progress import Progress
 from ..provenance import commit, hardware, versions
 from ..records import EvaluationFacts, ModelEvaluation, write_record
 from ..results import model_evaluation
@@ -60,7 +61,7 @@ def evaluate(
             extraction: stack.enter_context(open_grader(evaluation.grader, extraction, tests))
             for extraction in dict.fromkeys(b.extraction for b in evaluation.benchmarks)
         }
-        for name, model in Progress(models.items(), "models evaluated", len(models)):
+        for name, model in tqdm(models.items(), "models evaluated"):
             clock = Clock()
             with clock("load"):
                 digest = _digest(name, model)

@@ -7,9 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from ..errors import UserError
 from ..files import atomic_text, json_lines
-from ..progress import Progress
 from .extraction import EMPHASIS, extract
 from .grader import OUTCOMES, UNREADABLE_GOLD, Item, Options, speaks_of_degrees
 from .math import MathGrader
@@ -34,7 +35,7 @@ def grade(file: Path, out: Path, grader: MathGrader, options: Options, strict: b
     batches = (items[first : first + BATCH] for first in range(0, len(items), BATCH))
     statuses = (status for batch in batches for status in grader.compare_items(batch, strict))
     counts, lines = dict.fromkeys((*OUTCOMES, UNREADABLE_GOLD), 0), []
-    for (place, row), status in zip(rows.items(), Progress(statuses, "answers graded", len(rows)), strict=True):
+    for (place, row), status in zip(rows.items(), tqdm(statuses, "answers graded", len(rows)), strict=True):
         counts[status] += 1
         lines.append(_line(row | {"correct": status == "correct", "status": status}, place))
     atomic_text(out, "".join(lines))

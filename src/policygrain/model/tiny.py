@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from tokenizers import AddedToken, pre_tokenizers, trainers
 from torch import Tensor
+from tqdm import tqdm
 
 from ..data.families import BOXED, CHARACTERS, EOS, PAD, demonstrations
-from ..progress import Progress
 from .rollout import Rollout
 from .scoring import micro_batches, score_tokens
 
@@ -109,7 +109,7 @@ def finetune(
     mixed = demonstrations(families, f"{seed}/mixed", spec.error_rate, spec.direct_share, levels)
     optimizers = _optimizers(model, spec.learning_rate)
     history = []
-    progress = Progress(range(spec.steps), f"initial model, seed {seed}", spec.steps)
+    progress = tqdm(range(spec.steps), f"initial model, seed {seed}")
     for step in progress:
         # Worked steps first, which take long to learn; direct answers are learnt in the last few steps.
         examples = mixed if step >= spec.steps - spec.mixed_steps else with_steps
@@ -135,7 +135,7 @@ def finetune(
         for optimizer in optimizers:
             optimizer.step()
         history.append({"step": step, "loss": loss})
-        progress.note = f"loss {loss:.3f}"
+        progress.set_postfix_str(f"loss {loss:.3f}", refresh=False)
     return history
 
 

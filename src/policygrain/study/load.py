@@ -13,7 +13,6 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from .. import left
 from ..errors import UserError, explained
 from ..merging import Loader, merge
 from .runs import START, Arm, arms_of, run_matrix
@@ -43,7 +42,6 @@ def parse_study(data: Mapping[str, Any], path: Path) -> Study:
     """
     merged = _with_base(_from_here(data, path), path, (path.resolve(),))
     try:
-        _check_left(merged)
         study = Study.model_validate(merged)
         _check_arms(study)
     except ValidationError as error:
@@ -51,18 +49,6 @@ def parse_study(data: Mapping[str, Any], path: Path) -> Study:
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     return study
-
-
-def _check_left(data: Mapping[str, Any]) -> None:
-    """UserError for keys and figures that left the package."""
-    sections = {f"{name}.": section for name, section in data.items() if isinstance(section, dict)} | {"": data}
-    found = {f"{prefix}{key}" for prefix, section in sections.items() for key in section}
-    lines = [f"{key}: this key {went}." for key, went in left.KEYS.items() if key in found]
-    figures = data.get("figures")
-    listed = figures if isinstance(figures, list) else []
-    lines += [f"figures: {name!r} {went}." for name, went in left.FIGURES.items() if name in listed]
-    if lines:
-        raise UserError("\n".join(lines))
 
 
 def _check_arms(study: Study) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from tqdm import tqdm
 
 from ..clock import Clock
 from ..data.problem import Problem, read_problems
@@ -25,7 +26,6 @@ from ..model.scoring import micro_batches, score_tokens
 from ..model.vllm_engine import MAX_SEQUENCES
 from ..objective import Method, Sampler
 from ..paths import DataFolder, RunFolder
-from ..progress import Progress
 from ..provenance import seed_of
 from ..records import FinalMetrics, MtpHeadsRecord, write_record
 from ..study.runs import Arm
@@ -139,8 +139,8 @@ class Run:
         resume_logs(self.folder, state.step)
         if state.step == 0 and settings.updates_of_batch == 1 and not settings.off_policy_steps and is_rank_0():
             print(f"{path}: {ON_POLICY}", file=sys.stderr)
-        left, name = range(state.step, settings.steps), f"{path.parent.name} {path.name}"
-        with Progress(left, name, settings.steps, state.step, silent=not is_rank_0()) as self.progress:
+        name, silent = f"{path.parent.name} {path.name}", not is_rank_0()
+        with tqdm(desc=name, total=settings.steps, initial=state.step, disable=silent) as self.progress:
             yield state
 
     def validate(self, clock: Clock) -> dict[str, float]:
@@ -200,7 +200,8 @@ class Run:
         append(self.folder.metrics, {"step": step, **metrics, **over_updates(updates), **held_out, **state.counts})
         used = {**clock.report(int(tokens)), **gpu_use(), "total_seconds": state.totals["seconds"]}
         append(self.folder.timings, {"step": step, **used})
-        self.progress.advance(f"accuracy {metrics['sampled_accuracy']:.2f}")
+        self.progress.set_postfix_str(f"accuracy {metrics['sampled_accuracy']:.2f}", refresh=False)
+        self.progress.update()
         state.step += 1
         reason = None if self.stop is None else self.stop.after_step(seconds)
         return next(filter(None, gather([reason])), None)  # if any rank has to stop, all do so after the same step

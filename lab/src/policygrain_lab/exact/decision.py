@@ -19,6 +19,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from policygrain.analysis.statistics import over_seeds
 from policygrain.objective import Method, method
@@ -26,7 +27,6 @@ from policygrain.objective.batch import TokenBatch
 from policygrain.objective.clip import NoClip, PpoClip
 from policygrain.objective.part import Part
 from policygrain.objective.ratio import Block, NoRatio, PrefixRatio, ProductRatio, SequenceRatio, TokenRatio
-from policygrain.progress import Progress
 from policygrain.text import columns
 
 from . import chains
@@ -329,8 +329,7 @@ def run_cases(seeds: int) -> CasesRecord:
     """Measure every estimator in every case; learning curves are of ``seeds`` seeds."""
     trainings = [(case, e) for case in CASES for e in estimators()]
     trainings += [(case.at(dose), e) for case in CASES for dose in case.doses for e in estimators([NO_CLIP])]
-    progress = Progress(dict.fromkeys(trainings), "cases", len(set(trainings)))
-    curves = {(case, e): train(e.method, case, seeds) for case, e in progress}
+    curves = {(case, e): train(e.method, case, seeds) for case, e in tqdm(dict.fromkeys(trainings), "cases")}
     records = [_record(case, [_estimator(case, e, curves) for e in estimators()]) for case in CASES]
     return CasesRecord(seeds=seeds, batch=BATCH, step_length=STEP, baseline=BASELINE, cases=records)
 

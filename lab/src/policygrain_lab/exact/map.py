@@ -13,12 +13,12 @@ from itertools import product
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from policygrain.analysis.statistics import LEVEL, holm, student
 from policygrain.objective import Method
 from policygrain.objective.clip import PpoClip
 from policygrain.objective.ratio import Block, NoRatio, ProductRatio, SequenceRatio, TokenRatio
-from policygrain.progress import Progress
 from policygrain.provenance import commit
 from policygrain.text import columns
 
@@ -111,7 +111,7 @@ def run_map(seeds: int) -> MapRecord:
     made_by = commit()
     clipped = [Estimator(name, ratio, CLIPS[name]) for name, ratio in RATIOS.items()]
     methods = sorted([*UNCLIPPED, *clipped], key=lambda e: [u.name for u in UNCLIPPED].index(e.name))
-    cells = [_cell(cell, methods, seeds) for cell in Progress(CELLS, "cells", len(CELLS))]
+    cells = [_cell(cell, methods, seeds) for cell in tqdm(CELLS, "cells")]
     p = iter(holm([m.p for cell in cells for m in cell.methods]))
     cells = [c.model_copy(update={"methods": [m.model_copy(update={"p": next(p)}) for m in c.methods]}) for c in cells]
     return MapRecord(commit=made_by, seeds=seeds, batch=BATCH, steps=STEPS, cells=cells)

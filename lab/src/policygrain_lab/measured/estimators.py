@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from tqdm import tqdm
+
 from policygrain.objective import Method
 from policygrain.objective.part import Part
-from policygrain.progress import Progress
 from policygrain.provenance import seed_of
 from policygrain.text import columns
 
@@ -87,7 +88,7 @@ class Estimation(Instrument[EstimatorsRecord]):
             )
         blocks = blocks_for(len(methods), count, spec.batches)
         collected = Updates({m.name: truths[aggregations.index(m.aggregation)] for m in methods}, spec.batches, blocks)
-        for number in Progress(range(spec.batches), f"estimators, {where}", spec.batches):
+        for number in tqdm(range(spec.batches), f"estimators, {where}"):
             prompts = self._prompts(number)
             rewards = pool.rewards[prompts.start : prompts.stop]
             seed = seed_of("instruments", measured.seed, "loss", steps, updates, number)

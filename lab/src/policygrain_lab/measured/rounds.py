@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 import torch
+from tqdm import tqdm
 
 from policygrain.analysis.statistics import over_seeds
 from policygrain.objective import Method
-from policygrain.progress import Progress
 from policygrain.provenance import seed_of
 from policygrain.text import columns
 from policygrain.train.batch import Batch
@@ -47,9 +47,9 @@ class Round(Instrument[RoundsRecord]):
             pool = measured.pool(prompts, "round", steps, number, needs=all_needs(self.methods))
             entropy = _pool_entropy(measured, pool)
             label = f"rounds, {steps} steps, pool {number + 1} of {spec.pools}"
-            for chosen in (progress := Progress(self.methods, label, len(self.methods))):
+            for chosen in (progress := tqdm(self.methods, label)):
                 self._round(measured, chosen, pool, number, starts, entropy)
-                progress.note = f"{chosen.name} {self.rows[-1].reward:.3f}"
+                progress.set_postfix_str(f"{chosen.name} {self.rows[-1].reward:.3f}", refresh=False)
                 measured.restore(saved)
 
     def entries(self, measured: MeasuredPolicy) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from policygrain.errors import UserError
 from policygrain.integrations.options import NEEDS
@@ -22,7 +23,6 @@ from policygrain.objective.clip import ClipCov
 from policygrain.objective.correction import rollout_weights
 from policygrain.objective.method import resolved_methods
 from policygrain.objective.part import Custom
-from policygrain.progress import Progress
 
 from .calibrate import GRAINS, published_ranges
 from .files import Rollouts, group_advantages
@@ -158,7 +158,7 @@ class Work:
         for step, index in self.steps.items():
             order = index[self.rollouts.lengths[index].argsort(stable=True)]
             parts += [(step, rows) for rows in _chunks(order, self.rollouts.lengths[order])]
-        shown = Progress(parts, "objectives on parts of the responses", len(parts), silent=len(parts) < MANY_CHUNKS)
+        shown = tqdm(parts, "objectives on parts of the responses", disable=len(parts) < MANY_CHUNKS)
         for number, (step, rows) in enumerate(shown, start=1):
             if step != last:
                 whole, last = self._whole(self.steps[step]), step

@@ -136,5 +136,5 @@ def test_samples_are_those_of_the_record_and_no_record_is_empty(results):
     with pytest.raises(UserError, match=r"samples\.parquet: these are not the samples that records\.json counts"):
         evaluated_samples(folder, record.model_copy(update={"outcomes": {"correct": 24}}))
     write_record(folder.record, model_evaluation(folder).model_copy(update={"records": []}))
-    with pytest.raises(UserError, match=r"tepo/seed1/evaluation/records\.json: contains no benchmark"):
+    with pytest.raises(UserError, match=r"tepo/seed1/evaluation/records\.json: records: List should have at least 1"):
         _ = again(results).evaluations

@@ -1,7 +1,4 @@
-"""SHA-256 digests as hexadecimal text: of bytes, text, JSON values, files and model folders.
-
-Each function returns the first 16 of the 64 digits; some return all of them with ``full=True``.
-"""
+"""SHA-256 digests as hexadecimal text: of text, JSON values, files and model folders."""
 
 from __future__ import annotations
 
@@ -9,13 +6,12 @@ import contextlib
 import hashlib
 import json
 import os
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from .errors import UserError
 
-SHORT = 16  # hexadecimal digits, 64 bits
+SHORT, FULL = 16, 64  # hexadecimal digits
 LARGE = 2**24  # bytes, from which a file's digest is cached
 
 # Every file in a model folder that can change what the model generates: weights, their index, configurations,
@@ -40,9 +36,9 @@ MODEL_FILES = (
 )
 
 
-def of_text(text: str, full: bool = False) -> str:
+def of_text(text: str, digits: int = SHORT) -> str:
     """Digest of ``text`` in UTF-8."""
-    return _digits(hashlib.sha256(text.encode()).hexdigest(), full)
+    return hashlib.sha256(text.encode()).hexdigest()[:digits]
 
 
 def of_json(value: Any) -> str:
@@ -50,10 +46,10 @@ def of_json(value: Any) -> str:
     return of_text(json.dumps(value, sort_keys=True))
 
 
-def of_file(path: Path, full: bool = False) -> str:
+def of_file(path: Path, digits: int = SHORT) -> str:
     """Digest of a file's content, read in blocks."""
     with path.open("rb") as file:
-        return _digits(hashlib.file_digest(file, "sha256").hexdigest(), full)
+        return hashlib.file_digest(file, "sha256").hexdigest()[:digits]
 
 
 def of_model(folder: Path, remembered: bool = False) -> str:
@@ -65,26 +61,22 @@ def of_model(folder: Path, remembered: bool = False) -> str:
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder with a model.")
     paths = {path for pattern in MODEL_FILES for path in folder.glob(pattern) if path.is_file()}
-    of = _remembered if remembered else partial(of_file, full=True)
-    return of_json({path.relative_to(folder).as_posix(): of(path) for path in paths})
+    contents = {path: _remembered(path) if remembered else of_file(path, FULL) for path in paths}
+    return of_json({path.relative_to(folder).as_posix(): content for path, content in contents.items()})
 
 
 def _remembered(path: Path) -> str:
     """The full digest of a file; that of a large file is read from the user's cache if the file has not changed."""
     stat = path.stat()
     if stat.st_size < LARGE:
-        return of_file(path, full=True)
+        return of_file(path, FULL)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "policygrain" / "digests"
     entry = cache / of_json([str(path.resolve()), stat.st_ino, stat.st_size, stat.st_mtime_ns])
     with contextlib.suppress(OSError):
-        if len(digest := entry.read_text()) == 64:  # hexadecimal digits; fewer if it was not completely written
+        if len(digest := entry.read_text()) == FULL:  # it has fewer if it was not completely written
             return digest
-    digest = of_file(path, full=True)
+    digest = of_file(path, FULL)
     with contextlib.suppress(OSError):  # without a cache it is only slower
         cache.mkdir(parents=True, exist_ok=True)
         entry.write_text(digest)
     return digest
-
-
-def _digits(digits: str, full: bool) -> str:
-    return digits if full else digits[:SHORT]

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import errno
-import glob
 import gzip
 import json
 import os
 import shutil
-import socket
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from .errors import UserError
-
-_HOST = socket.gethostname()
 
 
 def atomic_text(path: Path, text: str) -> None:
@@ -30,10 +26,9 @@ def atomic_bytes(path: Path, content: bytes) -> None:
 
     UserError if it cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{_HOST}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.tmp")  # the same each time, so a killed process leaves at most one
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(path)
         with temporary.open("wb") as file:
             file.write(content)
             file.flush()
@@ -45,14 +40,6 @@ def atomic_bytes(path: Path, content: bytes) -> None:
         raise UserError(
             f"{path}: cannot be written: {error.strerror or error}. The previous file was not changed."
         ) from error
-
-
-def _sweep(path: Path) -> None:
-    """Remove temporary files of ``path`` whose process, on this machine, was killed."""
-    for stale in path.parent.glob(f".{glob.escape(path.name)}.{glob.escape(_HOST)}.*.tmp"):
-        number = stale.name.rsplit(".", 2)[1]
-        if number.isdecimal() and not Path(f"/proc/{number}").exists():
-            stale.unlink(missing_ok=True)
 
 
 def check_free_space(folder: Path, needed_mb: int = 200) -> None:
@@ -74,30 +61,6 @@ def check_out(path: Path | None) -> None:
         if path.is_dir():
             raise UserError(f"{path}: is a folder; give the name of a file.")
         check_free_space(next(folder for folder in path.absolute().parents if folder.exists()), needed_mb=1)
-
-
-@contextmanager
-def new_folder(out: Path) -> Iterator[Path]:
-    """Context with a temporary neighbour of ``out``, which becomes ``out`` at its end and is removed after an error.
-
-    UserError if ``out`` is not empty or is the working directory. UserErrors raised in the context name ``out`` in
-    place of the temporary folder.
-    """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out}: is not empty; choose another folder, because no file is overwritten.")
-    if out.resolve() == Path.cwd():
-        raise UserError(f"{out}: is the working directory; give the name of a new folder.")
-    temporary = out.with_name(f".{out.name}.partial")
-    shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
-    try:
-        yield temporary
-        if out.exists():
-            out.rmdir()
-        temporary.rename(out)
-    except UserError as error:
-        raise type(error)(str(error).replace(str(temporary), str(out))) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def flush(path: Path) -> None:

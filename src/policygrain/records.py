@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from .errors import UserError
 from .files import atomic_text, read_json
@@ -143,7 +143,7 @@ class ModelEvaluation(Record):
     key: str  # of the protocol
     protocol: dict[str, Any]
     facts: EvaluationFacts
-    records: list[BenchmarkRecord]
+    records: list[BenchmarkRecord] = Field(min_length=1)
 
 
 class EvaluatedArm(Record):
@@ -177,12 +177,6 @@ class TrackingRecord(Record):
     runs: dict[str, str]  # name of a run → its id in MLflow
 
 
-class Done(Record):
-    """The marker file of a finished job. ``results``: name of each result → its key or digest."""
-
-    results: dict[str, str]
-
-
 AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
@@ -198,10 +192,9 @@ def read_record(kind: type[AnyRecord], path: Path, again: str) -> AnyRecord:
         raise UserError(f"{path}: expected a JSON object, got {type(data).__name__}. {again}")
     version = data.get("schema_version", 1)
     if version != SCHEMA_VERSION:
-        other = "an older" if isinstance(version, int) and version < SCHEMA_VERSION else "a newer"
         raise UserError(
-            f"{path}: written by {other} version of policygrain (record schema {version}, this version reads "
-            f"{SCHEMA_VERSION}). Use that version, or: {again}"
+            f"{path}: written by another version of policygrain (record schema {version}, this one reads "
+            f"{SCHEMA_VERSION}). {again}"
         )
     try:
         return kind.model_validate(data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from . import digests
 from .errors import NoResults, UserError
 from .files import json_lines
-from .initial_models import by_unit, check_one_start
 from .paths import START, StudyFolder
 from .records import (
     BenchmarkRecord,
@@ -49,7 +49,7 @@ def run_summary(run: RunFolder) -> RunSummary:
 
 def run_metrics(run: RunFolder) -> list[dict[str, Any]]:
     """The metrics of a run by step. UserError if steps are missing."""
-    rows = _steps_of(run, run.metrics)
+    rows = _steps(run, run.metrics)
     if run.summary.exists():
         steps = run_summary(run).final.steps
         if len(rows) != steps + 1:  # the last line is the final validation
@@ -59,21 +59,13 @@ def run_metrics(run: RunFolder) -> list[dict[str, Any]]:
 
 def run_timings(run: RunFolder) -> list[dict[str, Any]]:
     """The timings of a run by step."""
-    return _steps_of(run, run.timings)
+    return _steps(run, run.timings)
 
 
-def _steps_of(run: RunFolder, path: Path) -> list[dict[str, Any]]:
-    """The rows of a file of a run; without an incomplete last line if the run has not ended."""
-    return read_steps(path, None if run.summary.exists() else [])
-
-
-def read_steps(path: Path, cut_off: list[str] | None = None) -> list[dict[str, Any]]:
-    """The rows of `metrics.jsonl` or `timings.jsonl`. UserError unless their steps are 0, 1, 2 …
-
-    ``cut_off``: as in `json_lines`.
-    """
+def _steps(run: RunFolder, path: Path) -> list[dict[str, Any]]:
+    """The rows of a file of a run, without an incomplete last line if it has not ended. UserError unless 0, 1, 2 …"""
     rows: list[dict[str, Any]] = []
-    for number, row in json_lines(path, TRAIN, cut_off):
+    for number, row in json_lines(path, TRAIN, None if run.summary.exists() else []):
         if row.get("step") != len(rows):
             raise UserError(
                 f"{path}, line {number}: expected step {len(rows)}, found {row.get('step')!r}: steps are missing or "
@@ -90,10 +82,7 @@ def start_model(folder: StartFolder) -> StartModelRecord:
 
 def model_evaluation(folder: EvaluationFolder) -> ModelEvaluation:
     """The evaluation of one model."""
-    evaluation = read_record(ModelEvaluation, folder.record, EVALUATE)
-    if not evaluation.records:
-        raise UserError(f"{folder.record}: contains no benchmark. {EVALUATE}")
-    return evaluation
+    return read_record(ModelEvaluation, folder.record, EVALUATE)
 
 
 def evaluated_samples(folder: EvaluationFolder, record: BenchmarkRecord) -> pd.DataFrame:
@@ -117,6 +106,38 @@ def samples(path: Path) -> pd.DataFrame:
     except (OSError, ValueError) as error:  # Arrow's errors are of these kinds
         reason = str(error).strip().split("\n")[0]
         raise UserError(f"{path}: cannot be read as evaluated samples ({reason}). {EVALUATE}") from error
+
+
+def share_starts(study: Study) -> bool:
+    """Whether several seeds begin from each of several initial models, which are then the units of replication."""
+    if study.model.starts is None:  # each seed has its own
+        return False
+    seeds = {run.seed for run in run_matrix(study).runs}
+    return 1 < len({start_seed(study, seed) for seed in seeds}) < len(seeds)
+
+
+def mean_by_unit(study: Study, seeds: Iterable[Any], values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Values [seeds, ...] averaged over seeds that share an initial model, since these are not independent.
+
+    Returns [units, ...]. Where all runs begin from one initial model, each seed is a unit, and intervals are over
+    training seeds for this initial model.
+    """
+    import numpy as np
+
+    if not share_starts(study):
+        return values
+    starts = np.array([start_seed(study, int(seed)) for seed in seeds])
+    return np.array([values[starts == start].mean(axis=0) for start in np.unique(starts)])
+
+
+def _check_one_start(study: Study, runs: Mapping[str, RunConfig]) -> None:
+    """UserError if runs, by the names of their folders, began from different models that had the same name."""
+    began = {config.inputs.start_model: name for name, config in runs.items()}
+    if study.model.start != "tiny" and len(began) > 1:
+        (one, first), (other, second), *_ = began.items()
+        raise UserError(
+            f"model.start: {study.model.start!r} has changed: {first} began from {one}, {second} from {other}. {ALL}"
+        )
 
 
 def _check_settings(what: str, recorded: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -162,7 +183,7 @@ class StudyResults:
                 raise UserError(f"{folder.metrics}: is missing, although the run has ended. {TRAIN}")
             expected = {**of_arms[run.arm], "seed": run.seed, "start_seed": start_seed(self.study, run.seed)}
             _check_settings(f"{folder.path}: a run", configs[run].settings, expected)
-        check_one_start(self.study, self.folder, {run.name: config for run, config in configs.items()})
+        _check_one_start(self.study, {str(folders[run].path): config for run, config in configs.items()})
         return folders
 
     @cached_property
@@ -249,7 +270,7 @@ class StudyResults:
         return [arm.name for arm in arms_of(section, self.study)] if section else []
 
     def scores(self, arm: str, benchmark: str, clean: bool = False, column: str = "per_problem") -> NDArray[np.float64]:
-        """Score per problem [units, problems], by `start.by_unit`; ``clean``: without problems seen in training.
+        """Score per problem [units, problems], as in `mean_by_unit`; ``clean``: without problems seen in training.
 
         ``column``: `per_problem`, or `greedy`.
         """
@@ -259,7 +280,7 @@ class StudyResults:
         rows = table[(table["arm"] == arm) & (table["benchmark"] == benchmark)].sort_values("seed")
         if rows.empty:
             raise NoResults(f"{self.folder.path}: no evaluation of {arm!r} on {benchmark!r}. {ALL}")
-        scores = by_unit(self.study, rows["seed"], np.array(rows[column].tolist(), dtype=float))
+        scores = mean_by_unit(self.study, rows["seed"], np.array(rows[column].tolist(), dtype=float))
         return np.delete(scores, self.contaminated(benchmark), axis=1) if clean else scores
 
     def contaminated(self, benchmark: str) -> list[int]:

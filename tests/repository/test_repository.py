@@ -24,7 +24,7 @@ LONGEST = 410  # lines of a module
 LONGER = {"study.schema"}  # every key of a study file; no logic
 HELPERS = {"clock", "digests", "errors", "files", "hub", "merging", "provenance", "text"}
 # Each may import those before it: folders, and the modules beside them that read and write results.
-ORDER = ["objective", "integrations", "study", "paths", "records", "initial_models", "results", "grading"]
+ORDER = ["objective", "integrations", "study", "paths", "records", "results", "grading"]
 ORDER += ["data", "analysis", "model", "train", "trainers", "evaluate", "figures", "tracking", "commands", "cli"]
 FILES = {
     ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").removesuffix("."): path

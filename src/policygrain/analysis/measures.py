@@ -8,10 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from .. import initial_models
 from ..errors import NoResults, UserError
 from ..paths import START
-from ..results import StudyResults
+from ..results import StudyResults, mean_by_unit, share_starts
 from ..study import Study
 from ..study.stages import start_seed
 from .statistics import SEEDS, STARTS, Array, Difference, difference, student
@@ -19,13 +18,13 @@ from .statistics import SEEDS, STARTS, Array, Difference, difference, student
 
 def unit_of(study: Study | None) -> str:
     """The unit of replication of training runs: initial models where several seeds share each, else seeds."""
-    return STARTS if study and initial_models.share_starts(study) else SEEDS
+    return STARTS if study and share_starts(study) else SEEDS
 
 
 def by_unit(results: StudyResults, by_seed: pd.Series) -> Array:
     """A number per seed as one per unit of replication [units]; seeds without a number are left out."""
     there = by_seed.dropna().sort_index()
-    return initial_models.by_unit(results.study, there.index, there.to_numpy(dtype=float))
+    return mean_by_unit(results.study, there.index, there.to_numpy(dtype=float))
 
 
 def over_units(results: StudyResults, by_seed: pd.Series) -> Difference:
@@ -54,7 +53,7 @@ def accuracy_difference(
 ) -> Difference:
     """The difference in the final models' accuracy of two arms, in points; arguments as of ``paired_scores``."""
     one, two, seeds = paired_scores(results, arm, than, benchmarks, column)
-    a, b = ([initial_models.by_unit(results.study, seeds, scores) for scores in side] for side in (one, two))
+    a, b = ([mean_by_unit(results.study, seeds, scores) for scores in side] for side in (one, two))
     return difference(a, b, unit_of(results.study)).times(100)
 
 

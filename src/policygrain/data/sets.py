@@ -69,7 +69,7 @@ def content_digest(rows: Iterable[Row]) -> str:
     for row in rows:
         programs = ("tests", "entry_point", "setup", "signature") if "tests" in row else ()
         texts.append([" ".join(str(row[key]).split()) for key in ("problem", "answer", *programs) if key in row])
-    return digests.of_text(json.dumps(texts, ensure_ascii=False, separators=(",", ":")), full=True)
+    return digests.of_text(json.dumps(texts, ensure_ascii=False, separators=(",", ":")), digests.FULL)
 
 
 def check_file(of: ProblemSet, root: Path) -> list[str]:

@@ -16,9 +16,8 @@ from ..analysis.statistics import Interval, median, over_seeds
 from ..errors import NoResults, UserError, did_you_mean
 from ..evaluate.scores import pass_at_k as unbiased
 from ..evaluate.scores import powers_of_two
-from ..initial_models import by_unit
 from ..paths import START
-from ..results import StudyResults
+from ..results import StudyResults, mean_by_unit
 from . import TABLES, tables
 from .labels import labels, name_of
 from .shown import evaluated_headline, shown_by
@@ -139,7 +138,7 @@ def pass_at_k(results: StudyResults, shown: Sequence[str]) -> Figure:
             samples = results.evaluations.query("arm == @arm and benchmark == @name")
             correct = np.rint(np.array(samples["per_problem"].tolist()) * n).astype(int).tolist()
             by_seed = [np.array([[unbiased(n, c, k) for c in row] for row in correct]) for k in ks]
-            scores = [by_unit(results.study, samples["seed"], values) for values in by_seed]
+            scores = [mean_by_unit(results.study, samples["seed"], values) for values in by_seed]
             mean, low, high = np.array([accuracy([score])[:3] for score in scores]).T * 100
             axes.plot(ks, mean, markersize=3, linewidth=1.1, label=label(arm), **arm_looks[arm])
             axes.fill_between(ks, low, high, color=arm_looks[arm]["color"], alpha=0.12, linewidth=0)
@@ -251,7 +250,7 @@ def _curve(axes: Axes, results: StudyResults, arm: str, panel: Panel, look: Look
     table = table.rolling(panel.smooth, min_periods=1, center=True).mean().dropna(how="all")
     if table.empty:  # all norms are 0, or dynamic sampling dropped every group of every step
         return
-    units = by_unit(results.study, table.columns, table.to_numpy(dtype=float).T).T
+    units = mean_by_unit(results.study, table.columns, table.to_numpy(dtype=float).T).T
     intervals = np.array([over_seeds(v[~np.isnan(v)]) for v in units])
     mean, low, high = (np.exp(intervals) if panel.geometric else intervals).clip(0, panel.most).T
     every = max(1, len(table) // 8)

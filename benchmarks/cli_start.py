@@ -40,8 +40,8 @@ def commands(folder: Path) -> dict[str, list[str]]:
         "python": [sys.executable, "-c", "pass"],
         "help": [*policygrain, "--help"],
         "methods": [*policygrain, "methods"],
-        "check": [*policygrain, "check", *study],
-        "figure": [*policygrain, "figure", "benchmarks", *study, "--results", str(results), "--out", str(folder / "f")],
+        "check": [*policygrain, "check", study[1]],
+        "figure": [*policygrain, "figure", "benchmarks", *study, "--results", str(results)],
     }
 
 

@@ -123,6 +123,6 @@ def needed_flops(shape: dict[str, Any], work: Work) -> float:
     """
     prompts, responses = work.prompts * work.prompt_tokens, work.prompts * work.group * work.tokens
     context = prompts * work.prompt_tokens / 2 + responses * (work.prompt_tokens + work.tokens / 2)
-    hidden, (_, multiplied) = shape["hidden_size"], parameters(shape)
+    hidden, multiplied = shape["hidden_size"], parameters({**shape, "tie_word_embeddings": True})
     weights = 2.0 * multiplied * (prompts + responses) - 2.0 * prompts * hidden * shape["vocab_size"]
     return weights + 4.0 * shape["num_hidden_layers"] * hidden * context

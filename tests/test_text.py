@@ -18,7 +18,8 @@ def test_tables():
     body = ["| arm | n | gain |", "|---|---:|---:|", "| a_b | 3 | **-1.5** |", r"| x\|y | 10 | ±2 |", ""]
     assert markdown_table(header, rows, "lr").split("\n") == body
     lines = [" ".join(line.split()) for line in latex_table(header, rows, "lr").splitlines()]
-    assert lines[0] == r"\begin{tabular}{lrr}" and lines[4:6] == [r"a\_b & 3 & \textbf{$-$1.5} \\", r"x|y & 10 & $\pm$2 \\"]
+    assert lines[0] == r"\begin{tabular}{lrr}"
+    assert lines[4:6] == [r"a\_b & 3 & \textbf{$-$1.5} \\", r"x|y & 10 & $\pm$2 \\"]
 
 
 @pytest.mark.parametrize(("below", "above", "merged"), MERGED)

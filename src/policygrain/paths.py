@@ -142,12 +142,6 @@ class StudyFolder(Folder):
                 if record.parts[-3].removeprefix("seed").isdecimal():
                     yield "/".join(record.parts[-4:-2]), EvaluationFolder(record.parent)
 
-    @property
-    def folders(self) -> tuple[Path, ...]:
-        """Folders that contain only small files: data, figures, tables, marker files of jobs."""
-        names = ("figures", "tables", "done")
-        return (self.data.path, *(self.path / name for name in names))
-
     def figure(self, name: str, suffix: str = "") -> Path:
         """A file of a figure; without ``suffix`` the common stem of its files."""
         return self.path / "figures" / f"{name}{suffix}"

@@ -69,47 +69,32 @@ def test_prepare_checks_the_study_before_it_writes(tmp_path):
     study = write_study(tmp_path / "study.yaml", SMALL | {"prompt": {"chat": True}})
     assert main(["prepare", "--config", str(study), "--results", str(tmp_path)]) == 2
     assert not (tmp_path / "data").exists()
-    assert main(["check", "--config", str(study)]) == 2
+    assert main(["check", str(study)]) == 2
 
 
-STUDY = "base: {root}/studies/smoke.yaml\nname: check\nevaluation: {{engine: transformers}}\n"
 NOTHING = "#!/bin/sh\n"
 # sbatch refuses every job and says why, at its last line.
 REFUSES = "#!/bin/sh\necho 'allocation failure: Requested node configuration is not available' >&2; exit 1\n"
-# srun runs its command here, without its options.
-SRUN = '#!/bin/sh\nwhile [ "${1%%/*}" ]; do shift; done\nSLURM_JOB_ID=7 exec "$@"\n'
 
 
 @pytest.fixture
 def check(root, tmp_path, monkeypatch, capfd):
-    """`policygrain check --slurm` with a made-up SLURM, a profile and a study: (exit code, everything printed)."""
-    bin_folder = tmp_path / "bin"
-    bin_folder.mkdir()
+    """`policygrain check --slurm` with a made-up SLURM and a profile: (exit code, everything printed)."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", f"{bin_folder}:/usr/bin:/bin")
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
-    def run(profile: str = "{}", study: str = "", srun: str = NOTHING, sbatch: str = NOTHING) -> tuple[int, str]:
+    def run(profile: str = "{}", sbatch: str = NOTHING) -> tuple[int, str]:
         # Snakemake's executor looks for squeue.
-        for name, text in {"sbatch": sbatch, "srun": srun, "squeue": NOTHING}.items():
-            (bin_folder / name).write_text(text)
-            (bin_folder / name).chmod(0o755)
+        for name, text in {"sbatch": sbatch, "squeue": NOTHING}.items():
+            Path(name).write_text(text)
+            Path(name).chmod(0o755)
         Path("profile.yaml").write_text(profile)
-        Path("study.yaml").write_text(STUDY.format(root=root) + study)
-        code = main(["check", "study.yaml", "--slurm", "--profile", "profile.yaml"])
+        code = main(["check", str(root / "studies/smoke.yaml"), "--slurm", "--profile", "profile.yaml"])
         printed = capfd.readouterr()
         assert "Traceback" not in printed.err
         return code, printed.out + printed.err
 
     return run
-
-
-def test_a_cluster_in_order(check):
-    code, said = check("default-resources: {runtime: 60, mem_mb: 4000}", srun=SRUN)
-    assert code == 0, said
-    assert said.count("In a job:") == 1 and said.count(" of them evaluated.") == 2, (
-        "equal requests are tried once\n" + said
-    )
 
 
 @pytest.mark.parametrize(("profile", "expected"), CASES["profiles"])
@@ -118,54 +103,27 @@ def test_a_profile_that_snakemake_or_its_executor_refuses(check, profile, expect
     assert code == 2 and expected in said, said
 
 
-def test_what_slurm_refuses_is_named_with_the_rule_and_its_options(check):
-    code, said = check("set-resources: {train: {slurm_partition: gpu, gpu: 8, mem: 90GB, runtime: 2h}}", sbatch=REFUSES)
-    assert code == 2
-    options = "--partition=gpu -t 120 --mem 90000 --cpus-per-task=1 --gpus=8"
-    assert f"train: {options}: allocation failure: Requested node configuration is not available" in said
-    assert "evaluate: --ntasks=1" in said and "In a job" not in said, "what cannot start is not tried"
+def test_slurm_is_asked_and_what_it_refuses_is_named_with_the_rule(check):
+    profile = "set-resources: {train: {slurm_partition: gpu, gpu: 8, mem: 90GB, runtime: 2h}}"
+    options = "train: --partition=gpu -t 120 --mem 90000 --cpus-per-task=1 --gpus=8\n"
+    code, said = check(profile)
+    assert code == 0 and options in said
+    code, said = check(profile, sbatch=REFUSES)
+    assert code == 2 and options in said
+    assert "profile.yaml, train: allocation failure: Requested node configuration is not available" in said
 
 
-@pytest.mark.parametrize(
-    ("srun", "expected"),
-    [
-        # The node has another file system.
-        (SRUN.replace("SLURM_JOB_ID", "cd /; SLURM_JOB_ID"), "study.yaml: no such study file"),
-        ("#!/bin/sh\necho 'srun: error: Invalid account' >&2; exit 1\n", "Invalid account"),
-        (SRUN.replace("exec", "exec env PYTHONHOME=/nowhere"), "check that nodes see this folder, its environment"),
-        (SRUN.replace("exec", "CUDA_VISIBLE_DEVICES=0,1,2 exec"), "lists 3 GPUs, but torch sees"),
-        # It lacks the model, and has no network.
-        (
-            SRUN.replace("SLURM_JOB_ID", "mv start away; SLURM_JOB_ID"),
-            "'start' is neither a folder nor a model in this",
-        ),
-    ],
-)
-def test_a_node_that_fails(check, srun, expected):
-    Path("start").mkdir()
-    for name in ("config.json", "tokenizer_config.json"):
-        (Path("start") / name).write_text("{}")
-    code, said = check(study="model: {start: start}\n", srun=srun)
-    assert code == 2 and expected in said and said.count("profile.yaml, ") == 1, said
+def test_a_machine_that_lacks_the_gpus_of_a_job(root, monkeypatch, capsys):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(99))))
+    assert main(["check", str(root / "studies/smoke.yaml"), "--machine"]) == 2
+    assert "lists 99 GPUs, but torch sees" in capsys.readouterr().err
 
 
-def test_the_server_of_mlflow_is_asked_on_the_login_node(check):
-    code, said = check(study="tracking: {uri: 'http://127.0.0.1:9'}\n", srun=SRUN)
-    assert code == 2 and "http://127.0.0.1:9 does not answer" in said
-
-
-def test_without_slurm_a_login_node_is_suggested(root, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    profile = str(root / "slurm" / "config.yaml")
-    assert main(["check", str(root / "studies" / "smoke.yaml"), "--slurm", "--profile", profile]) == 2
-    assert "there is no sbatch here. Run this on a login node" in capsys.readouterr().err
-
-
-def test_options_are_those_that_the_executor_gives_with_its_settings(check):
+def test_options_are_those_that_the_executor_gives_with_its_settings(tmp_path):
     resources = {"slurm_partition": "g", "slurm_account": 7, "gpu_model": "a100", "slurm_extra": "--exclude='my node'"}
     profile = {"slurm-qos": "long", "slurm-reservation": "mine", "set-resources": {"train": resources}}
-    check(yaml.safe_dump(profile))
-    words = {rule: set(words) for rule, words in requests(Path("profile.yaml")).items()}
+    (tmp_path / "profile.yaml").write_text(yaml.safe_dump(profile))
+    words = {rule: set(words) for rule, words in requests(tmp_path / "profile.yaml").items()}
     assert words["evaluate"] == {"--qos=long", "--reservation=mine", "--ntasks=1", "--cpus-per-task=1"}
     own = {"--partition=g", "--account=7", "--gpus=a100:1", "--exclude=my node"}
     assert words["train"] == words["evaluate"] | own

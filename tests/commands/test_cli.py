@@ -45,8 +45,8 @@ def test_the_commands_are_those_of_the_workflow_and_those_for_people(capsys):
 def test_what_is_no_command_or_option_is_said(capsys):
     assert main(["evalute", "--config", "study.yaml"]) == 2
     assert "No such command 'evalute'" in capsys.readouterr().err
-    assert main(["plan", "config.yaml", "--prise", "2"]) == 2
-    assert "--price" in capsys.readouterr().err
+    assert main(["plan", "config.yaml", "--devise", "cpu"]) == 2
+    assert "--device" in capsys.readouterr().err
 
 
 def test_several_words_may_follow_an_option():
@@ -97,8 +97,8 @@ def test_a_closed_pipe_is_no_error(arguments, root):
 def test_commands_that_compute_nothing_start_without_torch(root, in_root, tmp_path):
     """One after another in one process."""
     make_up(load_study("studies/smoke.yaml"), tmp_path, {"tepo": 9})
-    study = ["--config", str(tmp_path / "study.yaml"), "--results", str(tmp_path), "--out", str(tmp_path / "x")]
-    commands = [["methods"], ["check", *study[:2]], ["plan", study[1]], ["data", "list"]]
+    study = ["--config", str(tmp_path / "study.yaml"), "--results", str(tmp_path)]
+    commands = [["methods"], ["check", study[1]], ["plan", study[1]], ["data", "list"]]
     program = (
         "import sys; from policygrain.cli import main\n"
         f"for words in {[*commands, ['figure', 'benchmarks', *study]]}:\n"

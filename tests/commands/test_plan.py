@@ -51,8 +51,8 @@ def test_parameters_by_hand():
     shape = {"hidden_size": 4, "intermediate_size": 6, "num_hidden_layers": 1, "num_attention_heads": 2}
     shape |= {"num_key_value_heads": 1, "vocab_size": 10}
     # q and o 4×4, k and v 4×2; feed-forward 3×4×6; output 10×4; the embedding, which is looked up.
-    assert parameters(shape) == (2 * 16 + 2 * 8 + 72 + 40 + 40, 160)
-    assert parameters(shape | {"tie_word_embeddings": True}) == (160, 160)
+    assert parameters(shape) == 2 * 16 + 2 * 8 + 72 + 40 + 40
+    assert parameters(shape | {"tie_word_embeddings": True}) == 160
     with pytest.raises(UserError, match="lacks 'vocab_size'"):
         parameters({key: value for key, value in shape.items() if key != "vocab_size"})
     with pytest.raises(UserError, match="has experts"):
@@ -62,7 +62,7 @@ def test_parameters_by_hand():
 def test_parameters_are_those_on_the_hub_but_for_norms_and_biases():
     known = {"Qwen/Qwen2.5-0.5B": 494_032_768, "Qwen/Qwen2.5-1.5B": 1_543_714_304, "Qwen/Qwen2.5-7B": 7_615_616_512}
     for name, published in (known | {"deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": 1_777_088_000}).items():
-        count, _ = parameters(config_of(Model(start=name), constants()["models"]))
+        count = parameters(config_of(Model(start=name), constants()["models"]))
         assert 0.999 * published < count < published
 
 
@@ -70,9 +70,9 @@ def test_parameters_of_a_tiny_model_are_those_of_the_built_one(tmp_path):
     spec = TinyModel(hidden=64, intermediate=96, layers=3, heads=2)
     built = tiny.build(spec, tiny.character_tokenizer(), seed=0)
     expected = sum(p.numel() for p in built.parameters() if p.dim() == 2)
-    assert parameters(config_of(Model(tiny=spec), {})) == (expected, expected)
+    assert parameters(config_of(Model(tiny=spec), {})) == expected
     built.config.save_pretrained(tmp_path)
-    assert parameters(config_of(Model(start=str(tmp_path)), {})) == (expected, expected)
+    assert parameters(config_of(Model(start=str(tmp_path)), {})) == expected
     with pytest.raises(UserError, match=r"model\.start: 'some/thing' is neither a folder nor"):
         config_of(Model(start="some/thing"), {})
 
@@ -89,15 +89,13 @@ def test_evaluation_costs_the_same_in_jobs_of_its_own_and_after_training():
 
 def test_a_plan_names_its_assumptions(in_root, capsys):
     seven = ["plan", "studies/tepo-qwen2.5-7b.yaml"]
-    assert main([*seven, "--device", "h100", "--price", "2"]) == 0
-    shown = capsys.readouterr().out
-    assert "(assumed, not measured)" in shown and "122 GB" in shown and "at 2 per device-hour" in shown
-    costs = []
+    assert main([*seven, "--device", "h100"]) == 0
+    assert "(assumed, not measured)" in capsys.readouterr().out
+    hours = []
     for study in (seven[1], "studies/tepo-qwen2.5-math-1.5b.yaml"):
         assert main(["plan", study, "--json"]) == 0
-        plan = json.loads(capsys.readouterr().out)
-        costs.append((plan["rules"]["all"]["hours"], plan["memory"]))
-    assert costs[0] > costs[1], "a larger model costs more"
+        hours.append(json.loads(capsys.readouterr().out)["rules"]["all"]["hours"])
+    assert hours[0] > hours[1], "a larger model costs more"
     assert main(["plan", "config.yaml", "--device", "h1000"]) == 2
     assert "Did you mean 'h100'" in capsys.readouterr().err
 

@@ -43,7 +43,7 @@ def test_a_mistake_on_the_command_line_is_one_message(tmp_path, capsys):
     path = tmp_path / "study.yaml"
     path.write_text("name: t\nseeeds: [0]\n")
     for file, says in ((path, "seeeds: unknown key. Did you mean 'seeds'"), (tmp_path / "no", "no such study file")):
-        assert main(["check", "--config", str(file)]) == 2
+        assert main(["check", str(file)]) == 2
         shown = capsys.readouterr().err
         assert says in shown and "Traceback" not in shown
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from ..errors import UserError
-from .app import Config, Json, Results, command, option
-from .stages import CONFIG, recorded
+from ..files import check_out
+from ..text import latex_table, markdown_table
+from .app import CONFIG, Config, Json, Results, command, option
+from .stages import recorded
 
 GROUP = "Results, and logs of any trainer"
 Side = Annotated[
@@ -24,12 +25,12 @@ def claim(
     a: Side,
     b: Side,
     metric: Annotated[str, option("name of the metric in the logs", metavar="NAME")],
-    margin: Annotated[float | None, option("the difference that matters, chosen before the runs", metavar="X")] = None,
+    margin: Annotated[
+        float | None, typer.Option(min=0, help="the difference that matters, chosen before the runs", metavar="X")
+    ] = None,
     claimed: Annotated[Literal["above", "below"], option("that a is above b, or below")] = "above",
-    last: Annotated[int | None, option("endpoint: the mean of the last K values (default: 1)", metavar="K")] = None,
-    auc: Annotated[
-        bool, option("endpoint: the mean of the whole curve, the area under it over its width", "--auc")
-    ] = False,
+    last: Annotated[int, typer.Option(min=1, help="endpoint: the mean of the last K values", metavar="K")] = 1,
+    auc: Annotated[bool, option("endpoint: the mean of the whole curve instead", "--auc")] = False,
     until: Annotated[float | None, option("leave out values of later steps", metavar="STEP")] = None,
     step: Annotated[str | None, option("the column of steps, where it has an unusual name", metavar="NAME")] = None,
     unpaired: Annotated[bool, option("do not pair runs by their seeds", "--unpaired")] = False,
@@ -47,11 +48,13 @@ def claim(
     """
     from ..analysis.run_claims import Endpoint, decide_runs
     from ..analysis.run_logs import read_runs
-    from ..text import latex_table, markdown_table
+    from ..figures import SUFFIXES
 
-    check_claim(last, auc, margin, until, figure)
+    if figure is not None and figure.suffix not in SUFFIXES:
+        raise UserError(f"--figure {figure}: a figure is one of {', '.join(SUFFIXES)}.")
+    check_out(figure)
     of_a, of_b = read_runs(a, metric, step), read_runs(b, metric, step)
-    endpoint, pair = Endpoint(last or 1, auc, until), not unpaired
+    endpoint, pair = Endpoint(last, auc, until), not unpaired
     decided = decide_runs(of_a, of_b, metric, margin=margin, claimed=claimed, endpoint=endpoint, pair=pair)
     if as_json:
         print(json.dumps(decided.data(), indent=1, ensure_ascii=False))
@@ -65,24 +68,6 @@ def claim(
         run_claims.draw(decided, of_a, of_b, figure)
     if fail_unless is not None and fail_unless not in decided.verdict:
         raise typer.Exit(1)
-
-
-def check_claim(last: int | None, auc: bool, margin: float | None, until: float | None, figure: Path | None) -> None:
-    """UserError for values of options that cannot be meant."""
-    from ..figures import SUFFIXES
-    from ..files import check_out
-
-    if auc and last is not None:
-        raise UserError("--last: --auc names another endpoint; leave one of them out.")
-    if last is not None and last < 1:
-        raise UserError(f"--last {last}: expected at least 1.")
-    if figure is not None and figure.suffix not in SUFFIXES:
-        raise UserError(f"--figure {figure}: a figure is one of {', '.join(SUFFIXES)}.")
-    if margin is not None and not 0 < margin < math.inf:
-        raise UserError(f"--margin {margin:g}: expected a number above 0.")
-    if until is not None and not math.isfinite(until):
-        raise UserError(f"--until {until:g}: expected a step.")
-    check_out(figure)
 
 
 @command(GROUP)

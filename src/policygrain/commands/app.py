@@ -80,6 +80,7 @@ def option(help: str, *names: str, metavar: str | None = None) -> typer.models.O
     return typer.Option(*names, help=help, metavar=metavar)
 
 
+CONFIG = Path("config.yaml")
 Config = Annotated[Path, option("study file", "--config")]
 Results = Annotated[Path | None, option("the study's results (default: results/NAME)", "--results")]
 Json = Annotated[bool, option("everything, as JSON", "--json")]

@@ -10,10 +10,14 @@ import typer
 from typer import Argument, Option
 
 from ..errors import UserError
+from ..files import atomic_text, check_out
+from ..paths import StudyFolder
+from ..text import columns, markdown_table
 from .app import app, command, option
 
 GROUP = "Models and data"
 Root = Annotated[Path | None, option("folder of problem sets (default: POLICYGRAIN_DATA, else the working directory)")]
+Names = Annotated[list[str] | None, Argument(help="sets (default: all); check: or .jsonl files", metavar="NAME")]
 
 data = typer.Typer(no_args_is_help=True, help="List, fetch and check public problem sets.")
 app.add_typer(data, name="data", rich_help_panel=GROUP)
@@ -23,23 +27,19 @@ app.add_typer(data, name="data", rich_help_panel=GROUP)
 def _list(root: Root = None) -> None:
     """List the registered sets, how they are sampled, their sources, and which of them are in the folder."""
     from ..data.sets import SETS, data_root
-    from ..text import columns
 
-    folder = data_root(root)
     rows = []
-    for of in (SETS[name] for name in sorted(SETS)):
+    for name, of in sorted(SETS.items()):
         sampling = "training" if of.n is None else f"{of.n} at {of.temperature:g}" if of.temperature else "greedy"
-        owner, name, commit, _ = of.github.split("/", 3)
-        source = f"github.com/{owner}/{name} at {commit:.12}"
-        present = "yes" if (folder / of.file).is_file() else "no"
-        rows.append((of.name, str(of.count), sampling, present, of.file, source))
+        owner, repository, commit, _ = of.github.split("/", 3)
+        present = "yes" if (data_root(root) / of.file).is_file() else "no"
+        source = f"github.com/{owner}/{repository} at {commit:.12}"
+        rows.append((name, str(of.count), sampling, present, of.file, source))
     print("\n".join(columns(rows, ("set", "problems", "responses", "present", "file", "source"), "lrl")))
 
 
 @command(GROUP, data)
-def _fetch(
-    names: Annotated[list[str] | None, Argument(help="sets (default: all)", metavar="NAME")] = None, root: Root = None
-) -> None:
+def _fetch(names: Names = None, root: Root = None) -> None:
     """Download, verify and convert sets.
 
     Sets that are in the folder and correct are skipped.
@@ -49,7 +49,7 @@ def _fetch(
 
     if root is None and ROOT_VARIABLE not in os.environ:
         raise UserError(f"data fetch: name the folder to download into: --root FOLDER, or {ROOT_VARIABLE}.")
-    failed: list[str] = []
+    failed = []
     for chosen in map(find_set, names or sorted(SETS)):
         try:
             print(f"{chosen.name}: {fetch(chosen, data_root(root))}", flush=True)
@@ -60,46 +60,42 @@ def _fetch(
 
 
 @command(GROUP, data)
-def _check(
-    names: Annotated[
-        list[str] | None, Argument(help="sets or .jsonl files (default: all sets in the folder)", metavar="NAME")
-    ] = None,
-    root: Root = None,
-) -> None:
-    """Check the files of sets, and the answers or tests of your own problems.
+def _check(names: Names = None, root: Root = None) -> None:
+    """Check the files of sets in the folder, and the answers or tests of your own problems.
 
     Sets are compared with what is registered: number of problems, content, ids, empty answers. In a .jsonl
     file of your own, answers must be readable as mathematics, and tests must call the function.
     """
     from ..data.sets import SETS, data_root
-    from ..text import columns
 
     folder = data_root(root)
-    here = [of.name for of in SETS.values() if (folder / of.file).is_file()]
-    found = {name: faults_of(name, folder) for name in names or here}
-    if not found:
+    names = names or [name for name, of in SETS.items() if (folder / of.file).is_file()]
+    if not names:
         raise UserError(f"{folder}: none of the registered sets is here. Known: {', '.join(sorted(SETS))}.")
-    results = [(name, "WRONG" if faults else "right") for name, (faults, _) in found.items()]
-    print("\n".join(columns(results, ("set", "result"), "l")))
-    for note in (note for _, notes in found.values() for note in notes):
-        print(f"note: {note}")
-    if wrong := [f"{fault}." for faults, _ in found.values() for fault in faults]:
+    wrong = []
+    for name in names:
+        faults = faults_of(name, folder)
+        print(f"{name}: {'WRONG' if faults else 'right'}", flush=True)
+        wrong += faults
+    if wrong:
         raise UserError("data check: " + "\n".join(wrong))
 
 
-def faults_of(name: str, root: Path) -> tuple[list[str], list[str]]:
-    """What is wrong with a set or a .jsonl file, and notes on a file."""
+def faults_of(name: str, root: Path) -> list[str]:
+    """What is wrong with a set or a .jsonl file; notes on a file are printed."""
     from ..data.golds import check_golds, notes_on
     from ..data.problem import read_problems
     from ..data.sets import check_file, find_set
 
     try:
         if not name.endswith(".jsonl"):
-            return check_file(find_set(name), root), []
+            return [f"{fault}." for fault in check_file(find_set(name), root)]
         check_golds([root / name], "math")
-        return [], [f"{name}: {note}" for note in notes_on(read_problems(root / name))]
     except UserError as error:
-        return [str(error).rstrip(".")], []
+        return [str(error)]
+    for note in notes_on(read_problems(root / name)):
+        print(f"note: {name}: {note}")
+    return []
 
 
 @command(GROUP)
@@ -140,11 +136,8 @@ def evaluate_models(
     """`evaluate_model`; ``given`` are the other options, as on the command line."""
     from ..evaluate.any_model import asked, fetched, leaderboard, named, prepare
     from ..evaluate.evaluation import evaluate
-    from ..files import atomic_text
     from ..model.device import claim_gpu
     from ..model.loading import load_tokenizer
-    from ..paths import StudyFolder
-    from ..text import columns, markdown_table
 
     folders = {name: fetched(model, revision) for name, model in named(models).items()}
     if given["chat"] is None:
@@ -155,9 +148,8 @@ def evaluate_models(
     evaluate(evaluation, {f"{name}/seed0": folder for name, folder in folders.items()}, results.data, results)
     header, rows = leaderboard(results)
     atomic_text(out / "leaderboard.md", markdown_table(header, rows, "lllr"))
-    print(
-        "In %, with 95% intervals over problems; n responses per problem.\n", *columns(rows, header, "lllr"), sep="\n"
-    )
+    print("In %, with 95% intervals over problems; n responses per problem.\n")
+    print("\n".join(columns(rows, header, "lllr")))
 
 
 @command(GROUP)
@@ -165,9 +157,6 @@ def grade(
     file: Annotated[Path, Argument(help="lines with `gold`, `prediction` or `completion`, and perhaps `problem`")],
     out: Annotated[Path, option("JSON Lines file: the same lines with `correct` and `status`")],
     workers: Annotated[int | None, Option(min=1, help="processes (default: one per processor)")] = None,
-    seconds: Annotated[
-        float | None, Option(min=0.001, help="processor time limit per answer (default: as in evaluations)")
-    ] = None,
     relative_tolerance: Annotated[
         float | None, Option(min=0, help="for numbers, as a share of the gold answer")
     ] = None,
@@ -179,13 +168,11 @@ def grade(
 
     A `prediction` is compared with the gold answer as it stands; from a `completion` the answer is extracted first.
     """
-    from ..files import check_out
     from ..grading import MathGrader, Options
     from ..grading.grade_file import grade
-    from ..grading.math import TIME_LIMIT
 
     check_out(out)
     options = Options(relative_tolerance=relative_tolerance, list_answer=list_answer)
-    with MathGrader(workers, seconds or TIME_LIMIT, extraction=extraction) as grader:
+    with MathGrader(workers, extraction=extraction) as grader:
         counts = grade(file, out, grader, options, strict)
     print(", ".join(f"{count} {status}" for status, count in counts.items()))

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,8 +36,8 @@ if TYPE_CHECKING:
     from ..results import StudyResults
 
 TOKENS = ("sampled", "scored", "trained")  # by a forward pass, and on; both include prompts
-BYTES = {"float32": 4, "bfloat16": 2}
 EFFECTS = (1.0, 2.0, 4.0)  # points
+Lengths = Mapping[str, Any]  # an entry of `lengths` in constants.yaml
 
 
 def constants() -> dict[str, dict[str, Any]]:
@@ -47,66 +46,54 @@ def constants() -> dict[str, dict[str, Any]]:
     return dict(yaml.safe_load(text))
 
 
-@dataclass(frozen=True)
-class Work:
-    """Numbers of `TOKENS` [3] of a study's jobs. ``lengths``: an entry of `lengths` in constants.yaml."""
+def run_tokens(study: Study, arm: Arm, lengths: Lengths) -> Array:
+    """Numbers of `TOKENS` [3] of a run: its steps, and validation before the first step, regularly and after the last.
 
-    study: Study
-    lengths: Mapping[str, Any]
+    A step's batch is sampled, scored by the policy and the reference policy, and trained on. If only the metric
+    `kl_initial` needs the reference policy, it scores a quarter of the groups.
+    """
+    method, training = arm.method, arm.training
+    one = min(lengths["response"], training.max_tokens)
+    draws = min(lengths["draws"], method.sampler.max_batches) if method.sampler.dynamic else 1.0
+    reference = 1 if "reference" in method.needs else 1 / 4
+    passes = 1 + reference + training.epochs * ("step_log_probs" in method.needs)
+    response, text = training.group * one, lengths["prompt"] + training.group * one
+    step = training.prompts_per_step * np.array([draws * response, passes * text, training.epochs * text])
+    validations = math.ceil(training.steps / training.validate_every) + 1
+    problems = study.data.validation_size * len(study.data.train)
+    return training.steps * step + np.array([validations * problems * one, 0, 0])
 
-    def step(self, arm: Arm) -> Array:
-        """One batch: sampled, scored by the policy and the reference policy, and trained on.
 
-        If only the metric `kl_initial` needs the reference policy, it scores a quarter of the groups.
-        """
-        method, training = arm.method, arm.training
-        response = training.group * min(self.lengths["response"], training.max_tokens)
-        draws = min(self.lengths["draws"], method.sampler.max_batches) if method.sampler.dynamic else 1.0
-        reference = 1 if "reference" in method.needs else 1 / 4
-        passes = 1 + reference + training.epochs * ("step_log_probs" in method.needs)
-        text = self.lengths["prompt"] + response
-        return training.prompts_per_step * np.array([draws * response, passes * text, training.epochs * text])
+def evaluation_tokens(study: Study, lengths: Lengths) -> Array:
+    """Numbers of `TOKENS` [3] of the evaluation of one model on all benchmarks."""
+    sampled = 0.0
+    for benchmark, *_ in evaluation_of(study).sharing_responses():
+        responses = benchmark_size(study, benchmark) * (benchmark.sampling.n + study.evaluation.greedy)
+        sampled += responses * min(lengths["response"], benchmark.sampling.max_tokens)
+    return np.array([sampled, 0, 0])
 
-    def run(self, arm: Arm) -> Array:
-        """A run: its steps, and validation before the first step, at regular intervals and after the last step."""
-        training = arm.training
-        problems = self.study.data.validation_size * len(self.study.data.train)
-        validation = problems * min(self.lengths["response"], training.max_tokens)
-        validations = math.ceil(training.steps / training.validate_every) + 1
-        return training.steps * self.step(arm) + np.array([validations * validation, 0, 0])
 
-    def evaluation(self) -> Array:
-        """The evaluation of one model on all benchmarks."""
-        sampled = 0.0
-        for benchmark, *_ in evaluation_of(self.study).sharing_responses():
-            sampling = benchmark.sampling
-            responses = benchmark_size(self.study, benchmark) * (sampling.n + self.study.evaluation.greedy)
-            sampled += responses * min(self.lengths["response"], sampling.max_tokens)
-        return np.array([sampled, 0, 0])
+def jobs(study: Study, lengths: Lengths) -> Iterator[tuple[str, Array]]:
+    """(rule, numbers of `TOKENS` [3]) of each job that is submitted to a cluster, as in workflow/rules.
 
-    def jobs(self) -> list[tuple[str, Array]]:
-        """(rule, its tokens) of each job that is submitted to a cluster, as in workflow/rules.
-
-        Supervised fine-tuning of an initial model is on examples of the expected lengths.
-        """
-        study, matrix = self.study, run_matrix(self.study)
-        starts, after_training = len(start_seeds(study)), study.evaluation.after_training
-        found = []
-        if study.model.start == "tiny":
-            examples = study.model.warm_start.steps * study.model.warm_start.batch_size
-            tokens = np.array([0, 0, examples * (self.lengths["prompt"] + self.lengths["response"])])
-            found += [("start_model", tokens)] * starts
-        for arm, runs in matrix.by_arm().items():
-            tokens = self.run(matrix.arms[arm])
-            if after_training and arm in matrix.evaluated_arms:
-                tokens = tokens + self.evaluation()
-            found += (
-                [("train", len(runs) * tokens)] if study.seeds_per_process == "all" else [("train", tokens)] * len(runs)
-            )
-        if after_training:
-            return [*found, ("evaluate", starts * self.evaluation())]
-        models = [starts, *Counter(run.arm for run in matrix.evaluated).values()]
-        return [*found, *(("evaluate", count * self.evaluation()) for count in models)]
+    Supervised fine-tuning of an initial model is on examples of the expected lengths.
+    """
+    matrix, starts, evaluation = run_matrix(study), len(start_seeds(study)), evaluation_tokens(study, lengths)
+    if study.model.start == "tiny":
+        examples = study.model.warm_start.steps * study.model.warm_start.batch_size
+        tokens = np.array([0, 0, examples * (lengths["prompt"] + lengths["response"])])
+        yield from [("start_model", tokens)] * starts
+    after_training = study.evaluation.after_training
+    for arm, runs in matrix.by_arm().items():
+        tokens = run_tokens(study, matrix.arms[arm], lengths)
+        if after_training and arm in matrix.evaluated_arms:
+            tokens = tokens + evaluation
+        together = study.seeds_per_process == "all"
+        yield from [("train", len(runs) * tokens)] if together else [("train", tokens)] * len(runs)
+    yield "evaluate", starts * evaluation
+    if not after_training:
+        for count in Counter(run.arm for run in matrix.evaluated).values():
+            yield "evaluate", count * evaluation
 
 
 def benchmark_size(study: Study, benchmark: Benchmark) -> int:
@@ -135,21 +122,18 @@ def config_of(model: Model, known: Mapping[str, dict[str, Any]]) -> dict[str, An
     return dict(read_json(path, "Download the model again."))
 
 
-def parameters(config: Mapping[str, Any]) -> tuple[int, int]:
-    """Parameters of a dense decoder's matrices, and N, those that a token is multiplied with: not a separate embedding.
-
-    UserError if ``config``, a `config.json`, is not that of a dense decoder.
-    """
+def parameters(config: Mapping[str, Any]) -> int:
+    """N, of a dense decoder's matrices. UserError if ``config``, a `config.json`, is not that of a dense decoder."""
     try:
         hidden, heads, vocabulary = (config[key] for key in ("hidden_size", "num_attention_heads", "vocab_size"))
         head, keys = config.get("head_dim") or hidden // heads, config.get("num_key_value_heads") or heads
         layer = 2 * hidden * head * (heads + keys) + 3 * hidden * config["intermediate_size"]
-        multiplied = config["num_hidden_layers"] * layer + hidden * vocabulary
+        count = config["num_hidden_layers"] * layer + hidden * vocabulary
     except KeyError as error:
         raise UserError(f"model.start: its config.json lacks {error}; a plan counts decoders like Qwen2.") from error
     if any("experts" in key for key in config):
         raise UserError("model.start: a plan counts dense decoders, and this model has experts.")
-    return multiplied + (0 if config.get("tie_word_embeddings") else hidden * vocabulary), multiplied
+    return count + (0 if config.get("tie_word_embeddings") else hidden * vocabulary)
 
 
 def hours_of(tokens: Array, n: float, device: Mapping[str, Any], checkpointing: bool = False) -> float:
@@ -167,55 +151,35 @@ def estimate(study: Study, name: str) -> dict[str, Any]:
     if name not in known["devices"]:
         raise UserError(f"--device: unknown device {name!r}.{did_you_mean(name, known['devices'])}")
     device, lengths = known["devices"][name], known["lengths"].get(study.model.start, known["lengths"]["default"])
-    work, (held, n) = Work(study, lengths), parameters(config_of(study.model, known["models"]))
+    n = parameters(config_of(study.model, known["models"]))
     rules: dict[str, dict[str, Any]] = {}
-    for rule, tokens in work.jobs():
+    for rule, tokens in jobs(study, lengths):
         hours = device["start"] / 3600 + hours_of(tokens, n, device, study.training.activation_checkpointing)
         for row in (rule, "all"):
             of = rules.setdefault(row, dict.fromkeys(("jobs", *TOKENS, "hours", "longest"), 0))
             added = {"jobs": 1, **dict(zip(TOKENS, tokens.tolist(), strict=True)), "hours": hours}
             of |= {key: of[key] + value for key, value in added.items()} | {"longest": max(of["longest"], hours)}
     rules["all"] = rules.pop("all")  # the last one
-    return {
-        "study": study.name,
-        "model": study.model.start,
-        "parameters": held,
-        "runs": len(run_matrix(study).runs),
-        "device": {"name": name, **device},
-        "lengths": lengths,
-        "rules": rules,
-        # Weights, gradients and AdamW's two moments; with adapters only the weights.
-        "memory": held * BYTES[study.model.dtype] * (1 if study.model.lora else 4),
-    }
-
-
-# ---- texts -----------------------------------------------------------------------------------------------------------
+    plan = {"study": study.name, "model": study.model.start, "parameters": n, "runs": len(run_matrix(study).runs)}
+    return plan | {"device": {"name": name, **device}, "lengths": lengths, "rules": rules}
 
 
 def shown(number: float) -> str:
-    """A number in short form: 0.25, 12, 1,234 or 1.2e9."""
-    if number < 1e5:
-        return f"{number:,.0f}" if number >= 100 else f"{number:.2g}"
-    return f"{number:.2g}".replace("e+0", "e").replace("e+", "e")
+    """A number in short form: 0.25, 12 or 1,234."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.2g}"
 
 
-def plan_text(plan: Mapping[str, Any], price: float | None = None) -> str:
-    """The cost of each rule, memory and the assumptions. ``price`` of a device-hour."""
-    rows = [
-        [rule, str(of["jobs"]), *(shown(value) for value in [*of.values()][1:])] for rule, of in plan["rules"].items()
-    ]
+def plan_text(plan: Mapping[str, Any]) -> str:
+    """The cost of each rule, memory and the assumptions."""
+    rows = [[rule, *map(shown, of.values())] for rule, of in plan["rules"].items()]
     header = ["rule", "jobs", "tokens sampled", "scored", "trained", "device-hours", "longest job"]
-    device, lengths, hours = plan["device"], plan["lengths"], plan["rules"]["all"]["hours"]
-    rates = "measured" if device["measured"] else "assumed, not measured"
+    device, lengths = plan["device"], plan["lengths"]
     lines = [
         f"{plan['study']}: {plan['model']}, {shown(plan['parameters'])} parameters",
-        f"on {device['title']} ({rates})\n",
+        f"on {device['title']} ({'measured' if device['measured'] else 'assumed, not measured'})\n",
         *columns(rows, header, "lr"),
-        *([] if price is None else [f"\nprice    {hours * price:,.0f}, at {price:g} per device-hour"]),
-        f"\nmemory   {plan['memory'] / 1e9:.3g} GB of weights, gradients and moments, which FSDP divides among its "
-        f"devices, beside activations and the engine; a device has {device['memory'] / 1e9:.3g} GB",
-        f"lengths  {lengths['prompt']:g} tokens per prompt, {lengths['response']:g} per response, {lengths['draws']:g} "
-        f"prompts sampled for each that dynamic sampling keeps. {lengths['source']}",
+        f"\nlengths  {lengths['prompt']:g} tokens per prompt, {lengths['response']:g} per response, "
+        f"{lengths['draws']:g} prompts sampled for each that dynamic sampling keeps. {lengths['source']}",
         f"device   {device['source']}\n",
     ]
     return "\n".join(lines)
@@ -248,9 +212,8 @@ def power_text(plan: Mapping[str, Any], study: Study, results: StudyResults) -> 
         row = [*key, f"{sd:.1f} [{low:.1f}, {high:.1f}]"]
         for effect in effects:
             seeds, most = (seeds_to_show(effect, spread, comparisons) for spread in (sd, high))
-            row.append(
-                f"{seeds} (to {most or 'over 1,000'}): {shown(2 * seeds * per_run)} h" if seeds else "over 1,000"
-            )
+            cost = shown(2 * (seeds or 0) * per_run)
+            row.append(f"{seeds} (to {most or 'over 1,000'}): {cost} h" if seeds else "over 1,000")
         rows.append(row)
     header = ["settings", "endpoint", "paired sd, points", *(f"{effect:g} points" for effect in effects)]
     return markdown_table(header, rows) + (

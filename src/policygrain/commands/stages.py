@@ -5,99 +5,83 @@ from __future__ import annotations
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from typer import Argument
 
-from ..paths import START
-from .app import Config, Results, command, option
-
-if TYPE_CHECKING:
-    from ..paths import DataFolder, StudyFolder
-    from ..results import StudyResults
-    from ..study import Study
-    from ..study.runs import Arm
+from ..errors import UserError, did_you_mean
+from ..objective import comparison_names, method_names
+from ..paths import START, DataFolder, RunFolder, StudyFolder
+from ..records import EvaluatedArm, write_record
+from ..results import StudyResults, start_model
+from ..study import Study, load_study
+from ..study.runs import Arm, run_matrix
+from ..study.stages import settings, start_seed, start_seeds
+from .app import CONFIG, Config, Results, command, option
 
 GROUP = "Stages, which the workflow and make call; each works alone, too"
-CONFIG = Path("config.yaml")
-Arms = Annotated[str | None, option("method, or arm of the study (default: the study's first)", "--arm")]
-Seeds = Annotated[list[int], option("seeds (default: the study's first)", "--seeds", "--seed", metavar="SEED")]
-
-
-def study_and_folder(config: Path, results: Path | None) -> tuple[Study, StudyFolder]:
-    """The study, and the folder of its results (default: `results/NAME`)."""
-    from ..paths import StudyFolder
-    from ..study import load_study
-
-    study = load_study(config)
-    return study, StudyFolder(results or Path("results") / study.name)
-
-
-def require_problems(folder: StudyFolder) -> DataFolder:
-    """The folder of a study's problems. UserError if `prepare` has not written them."""
-    from ..errors import UserError
-
-    if not folder.data.train.exists():
-        raise UserError(f"{folder.data.path}: has no problems yet; run `policygrain prepare` first.")
-    return folder.data
+Seeds = Annotated[list[int] | None, option("seeds (default: the study's first)", "--seeds", "--seed", metavar="SEED")]
 
 
 def recorded(config: Path, results: Path | None) -> StudyResults:
     """The results of a study, by default those in results/NAME."""
-    from ..results import StudyResults
-    from ..study import load_study
-
     study = load_study(config)
     return StudyResults(results or Path("results") / study.name, study)
+
+
+def require_problems(folder: StudyFolder) -> DataFolder:
+    """The folder of a study's problems. UserError if `prepare` has not written them."""
+    if not folder.data.train.exists():
+        raise UserError(f"{folder.data.path}: has no problems yet; run `policygrain prepare` first.")
+    return folder.data
 
 
 @command(GROUP)
 def prepare(
     config: Config = CONFIG,
     results: Results = None,
-    only: Annotated[Literal["training", "benchmarks"] | None, option("write only these problems", "--only")] = None,
+    only: Annotated[Literal["training", "benchmarks"] | None, option("write only these problems")] = None,
 ) -> None:
     """Write a study's problems: train.jsonl, validation.jsonl and benchmarks/*.jsonl, in the folder data."""
     from ..data.golds import check_golds
     from ..data.sources import prepare_benchmarks, prepare_training
     from .check import check_study
 
-    study, folder = study_and_folder(config, results)
-    data = folder.data
+    read = recorded(config, results)
+    study, data = read.study, read.folder.data
     if only != "benchmarks":
         check_study(study)
         prepare_training(study, data)
         check_golds([data.train, data.validation], study.grader)
     if only != "training":
-        prepare_benchmarks(study, require_problems(folder))
-        check_golds([data.benchmark(b.name) for b in study.evaluation.benchmarks], study.grader)
+        prepare_benchmarks(study, require_problems(read.folder))
+        check_golds([data.benchmark(name) for name in read.benchmarks], study.grader)
 
 
 @command(GROUP)
-def start_model(config: Config = CONFIG, results: Results = None, seeds: Seeds = []) -> None:  # noqa: B006
+def start_model_(config: Config = CONFIG, results: Results = None, seeds: Seeds = None) -> None:
     """Build a study's tiny initial models, after `prepare`.
 
     Each is trained by supervised fine-tuning and saved with its tokenizer, in start/seedS.
     """
     from ..model.device import claim_gpu
-    from ..records import write_record
-    from ..results import start_model
     from ..train.start_model import ensure_start_model
 
-    study, folder = study_and_folder(config, results)
+    read = recorded(config, results)
     claim_gpu()
-    for seed in seeds or study.seeds[:1]:
-        ensure_start_model(study, seed, require_problems(folder), folder.start(seed))
-        write_record(folder.start_record(seed), start_model(folder.start(seed)))
+    for seed in seeds or read.study.seeds[:1]:
+        made = read.folder.start(seed)
+        ensure_start_model(read.study, seed, require_problems(read.folder), made)
+        write_record(read.folder.start_record(seed), start_model(made))
 
 
 @command(GROUP)
 def train(
     config: Config = CONFIG,
     results: Results = None,
-    arm: Arms = None,
-    seeds: Seeds = [],  # noqa: B006
-    run_dir: Annotated[Path | None, option("folder of the run (default: in the study's results)", "--run-dir")] = None,
+    arm: Annotated[str | None, option("method, or arm of the study (default: the study's first)")] = None,
+    seeds: Seeds = None,
+    run_dir: Annotated[Path | None, option("folder of the run (default: in the study's results)")] = None,
     time_limit: Annotated[
         float | None,
         option("save and exit with 75 before this time (default: what is left of the SLURM job)", metavar="MINUTES"),
@@ -109,19 +93,17 @@ def train(
     `training.trainer: trl`, all processes that torchrun or srun starts train each run together; with `verl`, srun
     starts one process per node.
     """
-    from ..errors import UserError
     from ..model.device import claim_gpu
-    from ..paths import RunFolder
     from ..tracking import live
     from ..train.stopping import Stop, deadline
     from ..trainers.launch import processes, read_slurm
     from ..trainers.run import train_run
 
-    study, folder = study_and_folder(config, results)
-    chosen, seeds = find_arm(study, arm), seeds or study.seeds[:1]
+    read = recorded(config, results)
+    study, folder, chosen, seeds = read.study, read.folder, find_arm(read.study, arm), seeds or read.study.seeds[:1]
     if len(seeds) > 1 and run_dir:
         raise UserError("--run-dir: is the folder of one run; leave it out, or name one seed.")
-    data, starts = require_problems(folder), {seed: initial_model(study, folder, seed) for seed in seeds}
+    data, starts = require_problems(folder), {seed: start_of(study, folder, seed) for seed in seeds}
     if chosen.training.trainer != "verl":  # its own processes take what is visible
         read_slurm()
         claim_gpu()
@@ -130,14 +112,13 @@ def train(
         for seed, start in starts.items():
             run = RunFolder(run_dir) if run_dir else folder.run(chosen.name, seed)
             tracked = nullcontext if run_dir else partial(live, study, folder, run)
-            train_run(study, chosen, seed, run, start, data, stop, tracked)
+            train_run(study, chosen, seed, run, str(start), data, stop, tracked)
             if not run_dir:
                 evaluate_after_training(study, folder, chosen, seed)
 
 
 def evaluate_after_training(study: Study, folder: StudyFolder, arm: Arm, seed: int) -> None:
     """With `evaluation.after_training`, evaluate the model of a run that has just ended."""
-    from ..study.runs import run_matrix
     from ..train.ranks import on_rank_0
 
     if study.evaluation.after_training and arm.name in run_matrix(study).evaluated_arms:
@@ -149,7 +130,6 @@ def evaluate_after_training(study: Study, folder: StudyFolder, arm: Arm, seed: i
 
 def check_ranks(study: Study, runs: int) -> None:
     """UserError if the ranks of this process cannot train several ``runs``, one after the other."""
-    from ..errors import UserError
     from ..train.ranks import ranks
 
     if runs > 1 and study.training.engine == "vllm" and ranks()[1] > 1:
@@ -157,25 +137,18 @@ def check_ranks(study: Study, runs: int) -> None:
         raise UserError("--seeds: several ranks that sample with vLLM train one seed per process.")
 
 
-def initial_model(study: Study, folder: StudyFolder, seed: int) -> str:
-    """The folder or name of the model that a run begins from. UserError if `start-model` has not made it."""
-    from ..errors import UserError
-    from ..study.stages import start_seed
-
+def start_of(study: Study, folder: StudyFolder, seed: int) -> Path:
+    """The folder or name of the model that runs of a seed begin from. UserError if `start-model` has not made it."""
     if study.model.start != "tiny":
-        return study.model.start
+        return Path(study.model.start)
     start = folder.start(first := start_seed(study, seed))
     if not start.record.exists():
         raise UserError(f"{start.path}: has no initial model yet; run `policygrain start-model --seed {first}` first.")
-    return str(start.path)
+    return start.path
 
 
 def find_arm(study: Study, name: str | None) -> Arm:
     """An arm of the study (default: its first), or a method that no experiment names. UserError for anything else."""
-    from ..errors import UserError, did_you_mean
-    from ..objective import comparison_names, method_names
-    from ..study.runs import Arm, run_matrix
-
     arms = run_matrix(study).arms
     if name is None:
         return next(iter(arms.values()))
@@ -189,28 +162,25 @@ def find_arm(study: Study, name: str | None) -> Arm:
 def evaluate(
     config: Config = CONFIG,
     results: Results = None,
-    arms: Annotated[list[str], option("arms, or start: the initial models (default: all)", "--arms", "--arm")] = [],  # noqa: B006
+    arms: Annotated[
+        list[str] | None, option("arms, or start: the initial models (default: all)", "--arms", "--arm")
+    ] = None,
 ) -> None:
     """Evaluate a study's initial and final models on its benchmarks, all in one engine.
 
     Models that were evaluated under the same protocol before are not sampled again.
     """
-    from ..errors import UserError, did_you_mean
     from ..evaluate.evaluation import evaluate_study
     from ..model.device import claim_gpu
-    from ..records import EvaluatedArm, write_record
-    from ..study.runs import run_matrix
-    from ..study.stages import settings
 
-    study, folder = study_and_folder(config, results)
-    known = [START, *run_matrix(study).evaluated_arms]
-    for name in arms:
+    read = recorded(config, results)
+    study, folder, known = read.study, read.folder, [START, *read.matrix.evaluated_arms]
+    for name in arms or ():
         if name not in known:
             raise UserError(f"--arms: the study evaluates no arm {name!r}.{did_you_mean(name, known)}")
+    data, models = require_problems(folder), {arm: models_of(study, folder, arm) for arm in arms or known}
     claim_gpu()
-    models = {arm: models_of(study, folder, arm) for arm in arms or known}
-    by_name = {n: m for of in models.values() for n, m in of.items()}
-    keys = evaluate_study(study, by_name, require_problems(folder), folder)
+    keys = evaluate_study(study, {n: m for of in models.values() for n, m in of.items()}, data, folder)
     for arm, of in models.items():
         of_arm = EvaluatedArm(settings=settings(study, "evaluation"), models={name: keys[name] for name in of})
         write_record(folder.evaluated(arm), of_arm)
@@ -218,14 +188,10 @@ def evaluate(
 
 def models_of(study: Study, folder: StudyFolder, arm: str) -> dict[str, Path]:
     """Name → folder, or name on a hub, of the models of an arm, or of the initial models."""
-    from ..study.runs import run_matrix
-    from ..study.stages import start_seeds
-
-    if arm != START:
-        runs = [run for run in run_matrix(study).evaluated if run.arm == arm]
-        return {run.name: folder.run(run.arm, run.seed).model for run in runs}
-    tiny, named = study.model.start == "tiny", Path(study.model.start)
-    return {f"{START}/seed{seed}": folder.start(seed).path if tiny else named for seed in start_seeds(study)}
+    if arm == START:
+        return {f"{START}/seed{seed}": start_of(study, folder, seed) for seed in start_seeds(study)}
+    runs = [run for run in run_matrix(study).evaluated if run.arm == arm]
+    return {run.name: folder.run(run.arm, run.seed).model for run in runs}
 
 
 @command(GROUP)
@@ -233,22 +199,16 @@ def figure(
     names: Annotated[list[str], Argument(help="figures or tables; see `figures` in the study file")],
     config: Config = CONFIG,
     results: Results = None,
-    out: Annotated[
-        Path | None, option("file without suffix, of one figure (default: in figures/ or tables/ of the results)")
-    ] = None,
 ) -> None:
     """Draw figures, or write tables, from a study's records.
 
-    A figure is written as PDF, SVG and PNG, a table as CSV and Markdown.
+    A figure is written as PDF, SVG and PNG, a table as CSV, Markdown and LaTeX, in figures/ or tables/ of the results.
     """
-    from ..errors import UserError
     from ..figures.catalogue import draw
 
-    if out is not None and len(names) > 1:
-        raise UserError("--out: is the file of one figure; leave it out, or name one figure.")
     read = recorded(config, results)
     for name in names:
-        draw(name, read, out)
+        draw(name, read)
 
 
 @command(GROUP)
@@ -256,13 +216,12 @@ def report(
     config: Config = CONFIG,
     results: Results = None,
     captions: Annotated[Path, option("folder of captions, NAME.rst")] = Path("workflow/report"),
-    out: Annotated[Path | None, option("HTML file (default: report.html in the results)")] = None,
     screen: Annotated[
         bool,
         option("instead, check that every run and evaluation is there and print the overview: 15 lines", "--screen"),
     ] = False,
 ) -> None:
-    """Write a study's report: one self-contained HTML page.
+    """Write a study's report: one self-contained HTML page, report.html in the results.
 
     It has the figures, tables of accuracy and comparisons, the evaluation protocol, and where every number comes from.
     """
@@ -275,7 +234,7 @@ def report(
     else:
         from ..figures.page import write_report
 
-        write_report(read, captions, out or read.folder.report)
+        write_report(read, captions, read.folder.report)
 
 
 @command(GROUP)
@@ -285,7 +244,6 @@ def track(config: Config = CONFIG, results: Results = None) -> None:
     Records that are already in MLflow are not logged again.
     """
     from .. import tracking
-    from ..records import write_record
 
     read = recorded(config, results)
     write_record(read.folder.tracking, tracking.track(read))

@@ -20,9 +20,9 @@ def test_products_are_all_of_a_run_but_its_lock():
 START = """
 import sys
 from pathlib import Path
-from policygrain.commands.workflow import lock
+from policygrain.commands.workflow import lock_study
 from policygrain.paths import StudyFolder
-lock(StudyFolder(Path(sys.argv[1])))
+lock_study(StudyFolder(Path(sys.argv[1])))
 print("locked", flush=True)
 sys.stdin.read()
 """
@@ -43,7 +43,8 @@ def test_of_two_workflows_the_second_is_refused_until_the_first_is_killed(tmp_pa
         assert first.stdout.readline() == "locked\n"
         with process(folder) as second:
             assert second.stdout.readline() == ""
-            assert f"{folder.path}: this study is being run already, by process {first.pid} " in second.stderr.read()
+            said = second.stderr.read()
+            assert f"{folder.path}: this study is being run already" in said and f"(process {first.pid} on " in said
         first.kill()
         first.wait()
         with process(folder) as second:

@@ -6,8 +6,9 @@
 
 from typing import TYPE_CHECKING, Any
 
+from .objective import Method, method
+
 if TYPE_CHECKING:
-    from .objective import Method, method
     from .objective.batch import StepTotals, TokenBatch
 
 __version__ = "0.1.0"
@@ -16,10 +17,6 @@ __all__ = ["Method", "StepTotals", "TokenBatch", "__version__", "method"]
 
 def __getattr__(name: str) -> Any:
     """Load torch only when the objective is used, because figures and the command line do not need it."""
-    if name in ("method", "Method"):
-        from . import objective
-
-        return getattr(objective, name)
     if name in ("StepTotals", "TokenBatch"):
         from .objective import batch
 

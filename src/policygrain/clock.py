@@ -41,10 +41,7 @@ class Clock:
             "seconds/total": total,
             "tokens_per_second": tokens / max(total, 1e-9),
             "peak_memory_mb": peak,
-            "system/cpu_utilization_percentage": self._cpu_percent(),
+            # Of this process since the clock was started, in percent of one core.
+            "system/cpu_utilization_percentage": 100 * (time.process_time() - self._cpu) / max(self.elapsed, 1e-9),
             "time": time.time(),
         }
-
-    def _cpu_percent(self) -> float:
-        """Processor time of this process since the clock was started, in percent of one core."""
-        return 100 * (time.process_time() - self._cpu) / max(self.elapsed, 1e-9)

@@ -14,26 +14,10 @@ from .errors import UserError
 SHORT, FULL = 16, 64  # hexadecimal digits
 LARGE = 2**24  # bytes, from which a file's digest is cached
 
-# Every file in a model folder that can change what the model generates: weights, their index, configurations,
-# tokenizer (Hugging Face, BPE, WordPiece and SentencePiece files), special tokens, chat templates, custom code.
-MODEL_FILES = (
-    "*.safetensors",
-    "*.bin",
-    "*.index.json",
-    "config.json",
-    "generation_config.json",
-    "adapter_config.json",
-    "tokenizer*",
-    "vocab*",
-    "merges.txt",
-    "*.model",
-    "*.tiktoken",
-    "added_tokens.json",
-    "special_tokens_map.json",
-    "chat_template*",
-    "additional_chat_templates/*",
-    "*.py",
-)
+# Every file in a model folder that can change what the model generates: weights, configurations, tokenizer, special
+# tokens, chat templates, custom code; all but the record in the folder of an initial model.
+MODEL_FILES = ("*.safetensors", "*.bin", "*.json", "*.txt", "*.model", "*.tiktoken", "*.jinja", "*/*.jinja", "*.py")
+NO_MODEL_FILES = ("start.json",)
 
 
 def of_text(text: str, digits: int = SHORT) -> str:
@@ -60,7 +44,7 @@ def of_model(folder: Path, remembered: bool = False) -> str:
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder with a model.")
-    paths = {path for pattern in MODEL_FILES for path in folder.glob(pattern) if path.is_file()}
+    paths = {path for pattern in MODEL_FILES for path in folder.glob(pattern) if path.name not in NO_MODEL_FILES}
     contents = {path: _remembered(path) if remembered else of_file(path, FULL) for path in paths}
     return of_json({path.relative_to(folder).as_posix(): content for path, content in contents.items()})
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import gzip
 import json
 import os
 import shutil
+import socket
+import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from .errors import UserError
 
@@ -61,6 +64,35 @@ def check_out(path: Path | None) -> None:
         if path.is_dir():
             raise UserError(f"{path}: is a folder; give the name of a file.")
         check_free_space(next(folder for folder in path.absolute().parents if folder.exists()), needed_mb=1)
+
+
+def lock(path: Path, locked: str, wait: float = 0.0) -> IO[str]:
+    """Lock the file ``path`` for up to ``wait`` seconds; it stays locked until it is closed or this process has ended.
+
+    UserError, with the text ``locked`` and what it says of itself, if another process has locked it. Between machines
+    this works if the file system supports `flock` (NFS does; Lustre and BeeGFS do with certain mount options).
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror}.") from error
+    end = time.monotonic() + wait
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError as error:
+            if time.monotonic() >= end:
+                file.seek(0)
+                raise UserError(f"{path.parent}: {locked} ({file.read().strip()}).") from error
+            time.sleep(0.5)
+        except OSError:  # a file system without locks
+            break
+    file.truncate(0)
+    file.write(f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%F %T')}\n")
+    file.flush()
+    return file
 
 
 def flush(path: Path) -> None:

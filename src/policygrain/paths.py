@@ -124,12 +124,6 @@ class StudyFolder(Folder):
         """A training run."""
         return RunFolder(self.path / "runs" / arm / f"seed{seed}")
 
-    def runs(self) -> Iterator[tuple[str, int]]:
-        """(arm, seed) of all run folders."""
-        for folder in sorted(self.path.glob("runs/*/seed*")):
-            if (seed := folder.name.removeprefix("seed")).isdecimal():
-                yield folder.parent.name, int(seed)
-
     def evaluation(self, model: str) -> EvaluationFolder:
         """The evaluation of a model named `ARM/seedS` or `start/seedS`."""
         place = self.path / model if model.startswith(f"{START}/") else self.path / "runs" / model

@@ -26,7 +26,7 @@ STUDY = ROOT / "tests/support/killed.yaml"
 # Everything is killed, or stopped and then killed; Snakemake alone is killed, and its jobs end; Ctrl-C; a second
 # Snakemake is refused; settings are emptied, cut off or replaced; the disk is full until Snakemake ends (by root).
 KINDS = ("session", "stopped", "snakemake", "terminate", "interrupt", "second", "damaged", "disk")
-ALREADY = b"this study is being run already, by process"
+ALREADY = b"this study is being run already"
 DISK = 600  # MB; jobs ask for 200 before they start
 # Measurements of the machine, which differ from run to run: in records, in MLflow; and files that have them.
 MEASURED = ("facts", "environment", "seconds")

@@ -5,7 +5,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from policygrain.commands.workflow import PARENT, lock, write_settings
+from policygrain.commands.workflow import PARENT, lock_study, write_settings
 from policygrain.errors import UserError
 from policygrain.figures import SUFFIXES, TABLES as TABLE_NAMES
 from policygrain.paths import START, StudyFolder
@@ -22,7 +22,7 @@ try:
     MATRIX = run_matrix(STUDY)
     if workflow.is_main_process:
         try:
-            lock(StudyFolder(Path("results") / STUDY.name))
+            lock_study(StudyFolder(Path("results") / STUDY.name))
             write_settings(STUDY, StudyFolder(Path("results") / STUDY.name))
         except UserError:
             if not workflow.output_settings.dryrun:

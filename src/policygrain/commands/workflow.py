@@ -2,47 +2,26 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import socket
-import time
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ..data.sources import source_digests
 from ..errors import UserError
-from ..files import atomic_text
+from ..files import atomic_text, lock
 from ..hub import identity
 from ..paths import StudyFolder
 from ..study import Study, study_text
 from ..study.stages import stage_settings
 
 PARENT = "POLICYGRAIN_SNAKEMAKE"  # environment variable: the process of Snakemake, with which its jobs end
+HELD: list[IO[str]] = []  # the lock of this process's study, open until it ends
 
 
-def lock(folder: StudyFolder) -> None:
-    """Lock the study until this process ends. UserError if another process has locked it.
-
-    The kernel releases the lock when the process ends or is killed. On file systems without locks nothing is locked.
-    """
-    path = folder.workflow_lock
-    folder.path.mkdir(parents=True, exist_ok=True)
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror}.") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(descriptor)
-        raise UserError(
-            f"{folder.path}: this study is being run already, by {path.read_text().strip() or 'another process'}. Wait "
-            "until that has ended, or stop it with Ctrl-C; then the same command continues."
-        ) from error
-    except OSError:
-        pass
-    path.write_text(f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%F %T')}\n")
+def lock_study(folder: StudyFolder) -> None:
+    """Lock the study until this process has ended or was killed. UserError if another process has locked it."""
+    message = "this study is being run already; wait until that has ended, or stop it with Ctrl-C"
+    HELD.append(lock(folder.workflow_lock, message))
 
 
 def write_settings(study: Study, folder: StudyFolder) -> None:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import json
 import math
 import os
 import pickle
 import shutil
-import socket
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +19,7 @@ import torch
 
 from .. import digests
 from ..errors import UserError
-from ..files import atomic_text, flush
+from ..files import atomic_text, flush, lock
 from ..model.rollout import Rollout
 from ..objective.batch import TokenBatch
 from ..paths import RunFolder
@@ -40,30 +37,13 @@ def run_lock(run_dir: Path) -> Iterator[None]:
     """Lock the run directory. The kernel releases the lock when its process ends, so it is never stale.
 
     A scheduler may restart a job before the previous attempt has ended, so a batch job waits for a while. Of several
-    ranks, rank 0 holds the lock for all. Between nodes the lock works if the file system supports `flock` (NFS does;
-    Lustre and BeeGFS do with certain mount options).
+    ranks, rank 0 holds the lock for all.
     """
     if not is_rank_0():
         yield
         return
-    run_dir.mkdir(parents=True, exist_ok=True)
-    end = time.monotonic() + (WAIT_IN_JOBS if "SLURM_JOB_ID" in os.environ else 0.0)
-    with (run_dir / "lock").open("a+") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError as error:
-                if time.monotonic() >= end:
-                    file.seek(0)
-                    raise UserError(
-                        f"{run_dir}: another process is training here ({file.read().strip()}). "
-                        "Wait for it, or choose another --run-dir."
-                    ) from error
-                time.sleep(0.5)
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-        file.flush()
+    wait = WAIT_IN_JOBS if "SLURM_JOB_ID" in os.environ else 0.0
+    with lock(run_dir / "lock", "another process is training here; wait for it, or choose another --run-dir", wait):
         yield
 
 

@@ -38,8 +38,8 @@ def check(
         arms = {arm: {"seeds": seeds, "evaluated": arm in matrix.evaluated_arms} for arm, seeds in runs.items()}
         print(json.dumps({"study": name, "arms": arms}, indent=1), flush=True)
     else:
-        runs, evaluated = len(matrix.runs), len(matrix.evaluated)
-        print(f"{name}: {len(matrix.arms)} arms, {runs} runs, {evaluated} of them evaluated.", flush=True)
+        evaluated = f"{len(matrix.runs)} runs, {len(matrix.evaluated)} of them evaluated"
+        print(f"{name}: {len(matrix.arms)} arms, {evaluated}.", flush=True)
     if machine:
         check_machine(loaded, Path("results"))
     if slurm:

@@ -177,7 +177,7 @@ def newest_complete(checkpoints: Path) -> Path | None:
 def _checksums(folder: Path) -> str:
     """The digest and name of each file in ``folder`` except MARK, a line each."""
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    return "".join(f"{digests.of_file(folder / name)}  {name}\n" for name in names if name != MARK)
+    return "".join(f"{digests.of_file(folder / name, digests.FULL)}  {name}\n" for name in names if name != MARK)
 
 
 def make_room(checkpoints: Path) -> Path:

@@ -176,5 +176,6 @@ def test_the_overview_compares_own_methods_with_their_bases(tmp_path):
     own = {"pairs": {"base": "dapo", "clip": {"low": 0.1}}, "more": {"base": "pairs", "clip": {"low": 0.2}}}
     study = study_of(4, methods=own, experiments={"headline": {"methods": ["grpo", "dapo", *own]}})
     said = " ".join(comparisons(StudyResults(make_up(study, tmp_path, dict.fromkeys(own, 9)))))
-    assert "pairs − DAPO: +0.0 [+0.0, +0.0] points in training (identical); final accuracy +25.0 [" in said
-    assert "more − pairs: +0.0 [" in said
+    assert "pairs − DAPO (whole methods: clip): +0.0 [+0.0, +0.0] points in training (identical, p = 1)" in said
+    assert "; final accuracy +25.0 [" in said
+    assert "more − pairs (whole methods: clip): +0.0 [" in said

@@ -56,7 +56,7 @@ class Contrast(NamedTuple):
 
 
 def contrasts(results: StudyResults) -> list[Contrast]:
-    """All comparisons of the study that have records.
+    """All comparisons of the study that have records: those of one part first, in each kind those with the smallest p.
 
     Holm's correction is over the comparisons that experiments plan, and separately over those of whole methods, without
     those with identical AUCs or fewer than three replicates, for which there is no test.
@@ -77,10 +77,11 @@ def contrasts(results: StudyResults) -> list[Contrast]:
         missing = [1.0] * sum(pair.whole == whole and pair not in aucs for pair in planned)
         p |= zip(tested, holm([aucs[pair].p for pair in tested] + missing), strict=False)
         small |= zip(tested, holm([_beyond(pair, aucs[pair]) for pair in tested] + missing), strict=False)
-    return [
+    found = [
         Contrast(pair, auc, *_final(results, pair), p.get(pair, 1.0), small.get(pair, 1.0))
         for pair, auc in aucs.items()
     ]
+    return sorted(found, key=lambda c: (c.pair.whole, c.p))
 
 
 def _beyond(pair: Pair, auc: Difference) -> float:

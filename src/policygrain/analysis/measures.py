@@ -13,7 +13,8 @@ from ..paths import START
 from ..results import StudyResults, mean_by_unit, share_starts
 from ..study import Study
 from ..study.stages import start_seed
-from .statistics import SEEDS, STARTS, Array, Difference, difference, student
+from . import statistics
+from .statistics import SEEDS, STARTS, Array, Difference, Estimate, difference, student
 
 
 def unit_of(study: Study | None) -> str:
@@ -41,6 +42,16 @@ def _evaluations(results: StudyResults, arm: str) -> pd.DataFrame:
     if rows.empty:
         raise NoResults(f"no evaluation of {arm!r}: name it in an experiment that is evaluated, then `snakemake all`.")
     return rows
+
+
+def final_accuracy(
+    results: StudyResults, arm: str, *benchmarks: str, column: str = "per_problem", clean: bool = False
+) -> Estimate:
+    """Accuracy of the final models of an arm in percent, mean over these benchmarks, by default all; as of `scores`."""
+    found = statistics.accuracy(
+        [results.scores(arm, name, clean, column) for name in benchmarks or results.benchmarks], unit_of(results.study)
+    )
+    return found._replace(mean=100 * found.mean, low=100 * found.low, high=100 * found.high)
 
 
 def accuracy(results: StudyResults, arm: str) -> pd.Series:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ..analysis import accuracy, measures
-from ..analysis.statistics import Interval, median, over_seeds
+from ..analysis.statistics import median, over_seeds
 from ..errors import NoResults, UserError, did_you_mean
 from ..evaluate.scores import pass_at_k as unbiased
 from ..evaluate.scores import powers_of_two
@@ -22,9 +23,8 @@ from . import TABLES, tables
 from .labels import labels, name_of
 from .shown import evaluated_headline, shown_by
 from .style import (
-    COLUMN,
+    PAGE,
     PLAIN,
-    WIDE,
     Look,
     from_zero,
     interval_row,
@@ -74,54 +74,51 @@ def draw(name: str, results: StudyResults, out: Path | None = None) -> None:
 # ---- accuracy of final models ----------------------------------------------------------------------------------------
 
 
-def _percent(results: StudyResults, arm: str, *names: str) -> Interval:
-    """Accuracy of an arm in percent, mean over benchmarks, with the interval of the results table."""
-    return Interval(*(100 * end for end in accuracy([results.scores(arm, b) for b in names])[:3]))
-
-
 @figure("Accuracy of the initial model and the headline methods, by benchmark and on average (after TEPO's figure 1)")
 def benchmarks(results: StudyResults, shown: Sequence[str]) -> Figure:
     """Points per benchmark with 95% intervals over training seeds, of the initial model over initial models."""
-    arms, names, arm_looks = [START, *shown], [*results.benchmarks, "average"], looks(results.study)
-    figure, (axes,) = panels(1, 1, (WIDE, 2.7))
+    arms, arm_looks = [START, *shown], looks(results.study)
+    of = [[name] for name in results.benchmarks] + [results.benchmarks]  # the last one is the average
+    figure, (axes,) = panels(1, 1, 2.4, PAGE)
     for i, arm in enumerate(arms):
         points(
             axes,
-            np.arange(len(names)) + 0.72 * ((i + 0.5) / len(arms) - 0.5),  # beside each other
-            [*(_percent(results, arm, b) for b in results.benchmarks), _percent(results, arm, *results.benchmarks)],
+            np.arange(len(of)) + 0.72 * ((i + 0.5) / len(arms) - 0.5),  # beside each other
+            [measures.final_accuracy(results, arm, *names)[:3] for names in of],
             label=name_of(results, arm),
             **{**arm_looks[arm], "linestyle": "", "markersize": 7 if arm == START else 4},
             **{"elinewidth": 1.1, "capsize": 1.5},
         )
-    for place in range(1, len(names)):
-        axes.axvline(place - 0.5, color="#666666", linewidth=0.8 if place == len(names) - 1 else 0.25)
-    texts = [name.replace("_", " ") for name in names]
-    axes.set_xticks(range(len(names)), texts, rotation=25, ha="right", rotation_mode="anchor")
-    axes.set_xlim(-0.5, len(names) - 0.5)
+    for place in range(1, len(of)):
+        axes.axvline(place - 0.5, color="#666666", linewidth=0.8 if place == len(of) - 1 else 0.25)
+    texts = [*(name.replace("_", " ") for name in results.benchmarks), "average"]
+    axes.set_xticks(range(len(of)), texts, rotation=20, ha="right", rotation_mode="anchor")
+    axes.set_xlim(-0.5, len(of) - 0.5)
     axes.grid(axis="x", visible=False)
     axes.tick_params(axis="x", length=0)
     axes.set_ylabel("accuracy (%)")
     axes.set_ylim(bottom=0)
-    legend(figure, above=True)
+    legend(figure)
     return figure
 
 
 @figure("Accuracy of the final models by a parameter of the method")
 def sweep(results: StudyResults, shown: Mapping[str, Mapping[str, float]]) -> Figure:
     """A panel per parameter: means with 95% intervals over training seeds, and seeds as small marks."""
-    figure, grid = panels(len(shown), 2, (COLUMN if len(shown) == 1 else WIDE, 2.2))
+    figure, grid = panels(len(shown), 2, 2.0, sharey=True)
     for axes, (parameter, values) in zip(grid, shown.items(), strict=True):
         value_of = dict(sorted(values.items(), key=lambda item: item[1]))
         places = list(value_of.values())
-        intervals = [_percent(results, arm, *results.benchmarks) for arm in value_of]
+        intervals = [measures.final_accuracy(results, arm)[:3] for arm in value_of]
         points(axes, places, intervals, **PLAIN, markersize=4, elinewidth=0.8, capsize=2)
         for arm, place in value_of.items():
             by_seed = measures.accuracy(results, arm)
             marks = {"color": PLAIN["color"], "markersize": 5, "alpha": 0.6}
             axes.plot(np.full(len(by_seed), place), by_seed, "_", **marks)
         axes.set_xticks(places, [f"{value:g}" for value in places])
-        axes.set_xlabel(parameter)
-        axes.set_ylabel("accuracy (%)")
+        axes.margins(x=0.15)
+        axes.set_xlabel(textwrap.fill(parameter, 22))
+    grid[0].set_ylabel("accuracy (%)")
     return figure
 
 
@@ -130,7 +127,7 @@ def pass_at_k(results: StudyResults, shown: Sequence[str]) -> Figure:
     """A panel per benchmark with several responses per problem; 95% intervals over seeds and problems."""
     responses = results.evaluations.drop_duplicates("benchmark").set_index("benchmark")["n"]
     label, arm_looks = labels(results.study), looks(results.study)
-    figure, grid = panels(len(shown), 4, (WIDE * max(0.45, min(4, len(shown)) / 4), 2.3))
+    figure, grid = panels(len(shown), 4, 2.0)
     for axes, name in zip(grid, shown, strict=True):
         n = int(responses[name])
         ks = powers_of_two(n)
@@ -169,9 +166,9 @@ class Panel(NamedTuple):
     geometric: bool = False  # geometric means, because a single run can be larger by orders of magnitude
 
 
-GRADIENT_NORM = Panel("gradient_norm", "gradient norm before clipping", geometric=True)
-ENTROPY = Panel("entropy_old", "entropy (nats per token)")
-SAMPLED = Panel("sampled_accuracy", "accuracy of samples (%)", scale=100, most=100)
+GRADIENT_NORM = Panel("gradient_norm", "gradient norm", geometric=True)
+ENTROPY = Panel("entropy_old", "entropy (nats)")
+SAMPLED = Panel("sampled_accuracy", "sampled accuracy (%)", scale=100, most=100)
 
 
 @figure("Accuracy, gradient norm, entropy and response length during training (after TEPO's figure 3)")
@@ -179,7 +176,7 @@ def dynamics(results: StudyResults, shown: Sequence[str]) -> Figure:
     """Validation is on the same problems for all arms, so it is not smoothed."""
     validation = Panel("validation_accuracy", "validation accuracy (%)", scale=100, smooth=1, most=100)
     length = Panel("response_length_mean", "response length (tokens)")
-    return _by_step(results, shown, (validation, GRADIENT_NORM, ENTROPY, length), 2, (WIDE, 2.0))
+    return _by_step(results, shown, (validation, GRADIENT_NORM, ENTROPY, length))
 
 
 @figure("Clip fraction by step, below and above the range (after TEPO's figure 2)")
@@ -188,9 +185,9 @@ def clip_ratio(results: StudyResults, shown: Sequence[str]) -> Figure:
 
     Published ranges of different ratios clip shares of different orders of magnitude.
     """
-    low = Panel("clip_fraction_low", "clipped below (ratio < 1 − ε)", scale=100, most=100)
-    high = Panel("clip_fraction_high", "clipped above (ratio > 1 + ε)", scale=100, most=100)
-    figure = _by_step(results, shown, (low, high), 2, (WIDE * 0.9, 2.4), sharey=True)
+    low = Panel("clip_fraction_low", "ratio below 1 − ε", scale=100, most=100)
+    high = Panel("clip_fraction_high", "ratio above 1 + ε", scale=100, most=100)
+    figure = _by_step(results, shown, (low, high), sharey=True)
     from_zero(figure.axes[0])
     figure.axes[0].set_ylabel("tokens clipped (%)")
     return figure
@@ -199,29 +196,21 @@ def clip_ratio(results: StudyResults, shown: Sequence[str]) -> Figure:
 @figure("Entropy and accuracy of TEPO, with its penalty, an entropy bonus or KL on all tokens (after TEPO's figure 4)")
 def entropy_regularisation(results: StudyResults, shown: Sequence[str]) -> Figure:
     """Of samples, not of validation."""
-    return _by_step(results, shown, (ENTROPY, SAMPLED), 2, (WIDE * 0.8, 2.2))
+    return _by_step(results, shown, (ENTROPY, SAMPLED))
 
 
 @figure("Importance-sampling levels with the same sparse reward, and training without a ratio (after TEPO's figure 5)")
 def importance_sampling(results: StudyResults, shown: Sequence[str]) -> Figure:
     """The arms differ only in the ratio and its clip range."""
     share = Panel("effective_sample_share", "effective sample share", most=1)
-    norm = GRADIENT_NORM._replace(title="gradient norm")
-    return _by_step(results, shown, (SAMPLED, share, norm), 3, (WIDE, 2.2))
+    return _by_step(results, shown, (SAMPLED, share, GRADIENT_NORM))
 
 
-def _by_step(
-    results: StudyResults,
-    arms: Sequence[str],
-    metrics: Sequence[Panel],
-    columns: int,
-    size: tuple[float, float],
-    sharey: bool = False,
-) -> Figure:
+def _by_step(results: StudyResults, arms: Sequence[str], metrics: Sequence[Panel], sharey: bool = False) -> Figure:
     """A panel per metric, in it the mean of each arm over seeds with its 95% interval; NoResults without any run."""
     if not results.steps["arm"].isin(arms).any():
         raise NoResults(f"{results.folder.path}: none of {', '.join(arms)} was trained. Run `snakemake all`.")
-    figure, grid = panels(len(metrics), columns, size, sharey=sharey)
+    figure, grid = panels(len(metrics), 4, 1.9, sharey=sharey)
     arm_looks = looks(results.study)
     for axes, panel in zip(grid, metrics, strict=True):
         for arm in arms:
@@ -266,9 +255,8 @@ def _curve(axes: Axes, results: StudyResults, arm: str, panel: Panel, look: Look
 
 # ---- cost ------------------------------------------------------------------------------------------------------------
 
-COSTS = {"steps": "optimizer\nsteps", "tokens": "generated\ntokens", "seconds": "seconds of\ntraining"}  # titles
-COST_TICKS = {2.0**k: f"{2**k}" if k >= 0 else {-1: "½", -2: "¼", -3: "⅛"}[k] for k in range(-3, 6)}
-NEVER = 60.0  # log2 of a ratio that counts as infinite
+COSTS = {"steps": "optimizer steps", "tokens": "generated tokens", "seconds": "seconds of training"}  # titles
+COST_TICKS = {0.25: "≤ ¼", 0.5: "½", 1: "1", 2: "2", 4: "4", 8: "≥ 8"}
 
 
 @figure("The cost of each method to reach the final accuracy of GRPO, relative to GRPO")
@@ -277,27 +265,21 @@ def convergence(results: StudyResults, shown: Sequence[str]) -> Figure:
 
     A run that never reaches the accuracy has an infinite ratio.
     """
-    ratios = {
-        by: [measures.by_unit(results, measures.reached(results, arm, "grpo", by)) for arm in shown] for by in COSTS
-    }
-    # As wide as the seeds lie, so that a single wide interval does not hide the others; infinite ratios count as 5.
-    every = np.concatenate([values for of_arms in ratios.values() for values in of_arms])
-    low, high = max(-3.0, min(-1.5, every.min() - 0.3)), min(5.0, max(1.5, every.max() + 0.3))
-    limits, arm_looks, label = (2**low, 2**high), looks(results.study), labels(results.study)
-    ticks = {value: text for value, text in COST_TICKS.items() if limits[0] <= value <= limits[1]}
-    figure, grid = panels(len(COSTS), len(COSTS), (WIDE * 0.95, 0.95 + 0.42 * len(shown)), sharey=True)
+    arm_looks, label, ends = looks(results.study), labels(results.study), (min(COST_TICKS), max(COST_TICKS))
+    figure, grid = panels(len(COSTS), len(COSTS), 0.8 + 0.3 * len(shown), sharey=True)
     for axes, (by, title) in zip(grid, COSTS.items(), strict=True):
         axes.axvline(1, color="#000000", linewidth=0.8)
         axes.axvline(0.5, color="#999999", linewidth=0.8, linestyle=(0, (3, 2)))
-        for place, (arm, values) in enumerate(zip(shown, ratios[by], strict=True)):
+        for place, arm in enumerate(shown):
+            values = measures.by_unit(results, measures.reached(results, arm, "grpo", by))
             marks = {"color": arm_looks[arm]["color"], "markersize": 5, "alpha": 0.6}
-            axes.plot(2 ** np.minimum(values, NEVER), np.full(len(values), place + 0.24), "|", **marks)
-            interval = median(values).map(lambda v: 2.0 ** min(v, NEVER))
-            interval_row(axes, place, interval, arm_looks[arm], limits)
+            axes.plot(np.clip(2**values, *ends), np.full(len(values), place + 0.24), "|", **marks)
+            interval_row(axes, place, median(values).map(lambda log: 2.0**log), arm_looks[arm], ends)
         axes.set_xscale("log", base=2)
-        axes.set_xlim(*limits)
-        axes.set_xticks(list(ticks), list(ticks.values()))
+        axes.set_xlim(*ends)
+        axes.set_xticks(list(COST_TICKS), list(COST_TICKS.values()))
         axes.minorticks_off()
+        axes.tick_params(axis="y", length=0)
         axes.set_title(title)
         axes.set_xlabel("ratio to GRPO")
     named_rows(grid[0], [label(arm) for arm in shown], below=0.5)

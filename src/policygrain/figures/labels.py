@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from ..objective import comparison_names, method, method_names
@@ -62,16 +63,9 @@ def labels(study: Study) -> Callable[[str], str]:
     return label
 
 
-def name_of(results: StudyResults, arm: str, among: Iterable[str] = ()) -> str:
-    """The label of an arm, with a note if training made no optimizer step.
-
-    ``among``: the arms that are shown with it. If one of them differs from it only in the updates per batch, the
-    label includes this arm's updates per batch.
-    """
-    text = labels(results.study)(arm)
-    if "+" not in arm and any(other.startswith(f"{arm}+updates_per_batch=") for other in among):
-        text += f", {counted(results.study.training.updates_per_batch, 'update')}"
-    return text + (" (no updates)" if arm in results.untrained else "")
+def name_of(results: StudyResults, arm: str) -> str:
+    """The label of an arm, with a note if training made no optimizer step."""
+    return labels(results.study)(arm) + (" (no updates)" if arm in results.untrained else "")
 
 
 # ---- comparisons -----------------------------------------------------------------------------------------------------
@@ -99,4 +93,4 @@ def points_text(effect: Difference | None) -> str:
     """`+4.1 [+2.0, +6.2]`; without an interval `+4.1`; empty for None."""
     if effect is None:
         return ""
-    return f"{effect.mean:+.1f}" + f" [{effect.low:+.1f}, {effect.high:+.1f}]" * (effect.n > 1)
+    return f"{effect.mean:+.1f}" + f" [{effect.low:+.1f}, {effect.high:+.1f}]" * isfinite(effect.low)

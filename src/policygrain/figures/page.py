@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
 
@@ -31,7 +32,7 @@ def write_report(results: StudyResults, captions: Path, out: Path) -> None:
 
     ``captions`` is a folder with a file NAME.rst per figure and table. UserError if a figure is missing.
     """
-    study, evaluated = results.study, overview.rows(results) if results.matrix.evaluated else []
+    study = results.study
     names = sorted(study.figures, key=lambda name: name != "benchmarks")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["unbroken"] = unbroken
@@ -39,8 +40,8 @@ def write_report(results: StudyResults, captions: Path, out: Path) -> None:
     page = template.render(
         title=study.title or study.name,
         name=study.name,
-        warnings=overview.warnings(results, evaluated),
-        overview=[overview.table(results, evaluated)] if evaluated else [],
+        warnings=overview.warnings(results),
+        overview=[tables.overview(results)] if results.matrix.evaluated else [],
         comparisons=overview.comparisons(results),
         figures=[{"name": name, "title": FIGURES[name].title, **_image(results, name)} for name in names],
         captions={path.stem: " ".join(path.read_text(encoding="utf-8").split()) for path in captions.glob("*.rst")},
@@ -55,15 +56,15 @@ def write_report(results: StudyResults, captions: Path, out: Path) -> None:
 
 
 def _image(results: StudyResults, name: str) -> dict[str, str]:
-    """A figure as a data URL, and its width on the page: a figure of five inches has 44 rem."""
+    """A figure as a data URL, and its width on the page: of a figure of 6.9 inches, 49.7 rem."""
     path = results.folder.figure(name, ".svg")
     try:
         svg = path.read_text(encoding="utf-8")
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); run `snakemake figures` first.") from error
-    points = re.search(r'<svg [^>]*?width="([\d.]+)pt"', svg)
-    width = f"{44 / 5 / 72 * float(points[1]):.1f}rem" if points else "44rem"
-    return {"image": "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode(), "width": width}
+    points = float(re.findall(r'<svg [^>]*?width="([0-9.]+)pt"', svg)[0])
+    image = "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
+    return {"image": image, "width": f"{points / 10:.1f}rem"}
 
 
 def samples(results: StudyResults) -> list[Part]:
@@ -99,22 +100,23 @@ def provenance(results: StudyResults) -> dict[str, str]:
 
 
 def cost(results: StudyResults) -> dict[str, str]:
-    """The cost of training and evaluation: seconds of their processes, device hours, generated tokens."""
-    summaries, evaluations = list(results.summaries.values()), _evaluations(results)
+    """The cost of training and evaluation: device hours of their processes, and generated tokens."""
+
+    def hours(processes: Iterable[tuple[str, float]]) -> str:
+        found: defaultdict[str, float] = defaultdict(float)
+        for hardware, seconds in processes:
+            count, device = devices(hardware)
+            found[device] += count * seconds / 3600
+        return ", ".join(f"{n:,.2f} {device}-hours" for device, n in sorted(found.items())) or "nothing yet"
+
+    summaries, evaluations = results.summaries.values(), _evaluations(results)
     finals = [summary.final for summary in summaries]
-    trained = [(summary.environment.hardware, summary.final.seconds) for summary in summaries]
-    evaluated = [(e.facts.hardware, sum(e.facts.seconds.values())) for e in evaluations]
-    hours: defaultdict[str, float] = defaultdict(float)
-    for hardware, seconds in (*trained, *evaluated):
-        count, device = devices(hardware)
-        hours[f"{device}-hours"] += count * seconds / 3600
     tokens = sum(record.tokens for e in evaluations for record in e.records)
     return {
-        "training": f"{sum(f.seconds for f in finals):,.0f} s in {len(finals)} runs, "
+        "training": f"{hours((s.environment.hardware, s.final.seconds) for s in summaries)} in {len(finals)} runs, "
         f"{sum(f.tokens for f in finals):,} generated tokens, {sum(f.updates for f in finals):,} optimizer steps",
-        "evaluation": f"{sum(seconds for _, seconds in evaluated):,.0f} s for {len(evaluations)} models, "
-        f"{tokens:,} generated tokens",
-        "in all": ", ".join(f"{n:,.2f} {device}" for device, n in sorted(hours.items())) or "none yet",
+        "evaluation": f"{hours((e.facts.hardware, sum(e.facts.seconds.values())) for e in evaluations)} for "
+        f"{len(evaluations)} models, {tokens:,} generated tokens",
     }
 
 

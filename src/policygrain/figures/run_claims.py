@@ -9,14 +9,14 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ..analysis.run_claims import Run, RunClaim
-from .style import BLUE, EVERYWHERE, FULL_PAGE, ORANGE, interval_row, look
+from .style import BLUE, EVERYWHERE, ORANGE, PAGE, interval_row, look
 
 MOST_POINTS = 500  # of a curve
 
 
 def draw(decided: RunClaim, a: Sequence[Run], b: Sequence[Run], out: Path) -> None:
     """Draw to ``out``, a file with one of SUFFIXES."""
-    figure = Figure(figsize=(FULL_PAGE, 2.6))
+    figure = Figure(figsize=(PAGE, 2.2))
     left, right = figure.subplots(1, 2, width_ratios=[3, 2])
     for side, runs, colour, line in (("a", a, BLUE, "-"), ("b", b, ORANGE, "--")):
         for number, run in enumerate(runs):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -21,8 +21,7 @@ from . import SUFFIXES
 
 matplotlib.use("Agg")
 
-# Widths in inches. Shrunk to a column of a paper or to a phone, the text of a wide figure has 5 points.
-COLUMN, WIDE, FULL_PAGE = 3.3, 5.0, 7.7
+COLUMN, PAGE = 3.3, 6.9  # widths in inches: of a column, and of the text of a paper with two columns
 # The colours of Okabe and Ito, which differ with colour blindness too; markers and dashes differ in greyscale.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "p", "h", "*"]
@@ -76,24 +75,25 @@ def look(colour: str, marker: str, face: str = "") -> Look:
     return {"color": colour, "marker": marker, "markerfacecolor": face or colour, "linestyle": line}
 
 
+# For the others: all pairs of a colour and a marker, the next of each in turn.
+FREE = [look(COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]) for i in range(len(COLOURS) * len(MARKERS))]
+
+
 def looks(study: Study) -> dict[str, Look]:
     """Colour, marker and line style of every arm of a study, the same in all its figures.
 
-    Arms without a fixed look get the least used colours and markers, in the order of the study. An arm with
-    other training settings looks like the arm of the same method with the study's settings, if there is one.
+    Arms without a fixed look get the least used colours, in the order of the study. An arm with other training settings
+    looks like the arm of the same method with the study's settings, if there is one.
     """
     arms = run_matrix(study).arms
     keys = [arm.method_name if arm.method_name in arms else name for name, arm in arms.items()]
-    chosen = {START: {"color": GREY, "marker": "_", "linestyle": ":"}}
-    counts = Counter[str]()
+    chosen: dict[str, Look] = {START: {"color": GREY, "marker": "_", "linestyle": ":"}}
     for key in sorted(dict.fromkeys(keys), key=lambda key: _fixed(key) is None):
         mine = _fixed(key)
         if mine is None or mine in chosen.values():
-            every = [look(colour, marker) for colour in COLOURS for marker in MARKERS]
-            free = [one for one in every if one not in chosen.values()]
-            mine = min(free or [look(BLACK, "X")], key=lambda one: (counts[one["color"]], counts[one["marker"]]))
+            used = Counter(one["color"] for one in chosen.values())
+            mine = min((one for one in FREE if one not in chosen.values()), key=lambda one: used[one["color"]])
         chosen[key] = mine
-        counts.update([mine["color"], mine["marker"]])
     return chosen | {name: chosen[key] for name, key in zip(arms, keys, strict=True)}
 
 
@@ -140,11 +140,16 @@ def named_rows(axes: Axes, names: Sequence[str], below: float) -> None:
 # ---- the whole figure -----------------------------------------------------------------------------------------------
 
 
-def panels(count: int, columns: int, size: tuple[float, float], sharey: bool = False) -> tuple[Figure, list[Axes]]:
-    """A figure and its panels, in rows of ``columns``; ``size``: its width and the height of a row, in inches."""
+def panels(
+    count: int, columns: int, height: float, width: float | None = None, sharey: bool = False
+) -> tuple[Figure, list[Axes]]:
+    """A figure and its panels, in rows of ``columns`` that are ``height`` inches high.
+
+    ``width``: by default that of a column for one or two panels, else of a page.
+    """
     columns = min(columns, count)
     rows = -(-count // columns)
-    figure = Figure(figsize=(size[0], rows * size[1]))
+    figure = Figure(figsize=(width or (COLUMN if count <= 2 else PAGE), rows * height))
     grid = list(figure.subplots(rows, columns, sharey=sharey, squeeze=False).flat)
     for axes in grid[count:]:
         axes.remove()
@@ -160,16 +165,14 @@ def from_zero(axes: Axes, least: float = 0.01) -> None:
     axes.minorticks_off()
 
 
-def legend(figure: Figure, above: bool = False) -> None:
-    """One legend for all panels, below or above them, in as many columns as fit."""
-    place: Literal["outside lower center", "outside upper center"]
-    place = "outside upper center" if above else "outside lower center"
+def legend(figure: Figure) -> None:
+    """One legend for all panels, above them, in as many columns as fit."""
     legends = [axes.get_legend_handles_labels() for axes in figure.axes]
     pairs = [pair for handles, texts in legends for pair in zip(texts, handles, strict=True)]
     # Markers come after the lines with error bars.
     by_text = dict(sorted(pairs, key=lambda pair: isinstance(pair[1], Line2D)))
     for columns in range(len(by_text), 0, -1):
-        drawn = figure.legend(list(by_text.values()), list(by_text), loc=place, ncols=columns)
+        drawn = figure.legend(list(by_text.values()), list(by_text), loc="outside upper center", ncols=columns)
         if columns == 1 or drawn.get_window_extent().width < 0.97 * figure.bbox.width:
             return
         drawn.remove()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
 
-from ..analysis import Estimate, accuracy, measures
+from ..analysis import Estimate, measures
 from ..analysis.contrasts import contrasts as all_contrasts
 from ..data.sets import sampling_of
 from ..errors import UserError
@@ -18,7 +18,7 @@ from ..results import StudyResults
 from ..text import latex_table, markdown_table
 from .labels import name_of, pair_text, parts_text, points_text, settings_of
 
-Cells = Mapping[tuple[str, str], Estimate]  # arm and column → accuracy
+Cells = Mapping[tuple[str, str], Estimate]  # arm and column → accuracy in percent
 
 
 class Part(NamedTuple):
@@ -39,91 +39,103 @@ def write(name: str, results: StudyResults, out: Path) -> None:
     atomic_text(out.with_name(out.name + ".tex"), "\n".join(for_latex))
 
 
-def results_table(records: StudyResults) -> tuple[pd.DataFrame, list[Part]]:
+def evaluated(results: StudyResults) -> list[str]:
+    """The initial model, and all arms whose final models are evaluated."""
+    return [START, *dict.fromkeys(run.arm for run in results.matrix.evaluated)]
+
+
+def decodings(results: StudyResults) -> list[str]:
+    """The columns of scores: of sampled responses, and of greedy ones where all models have them."""
+    return ["per_problem"] if results.evaluations["greedy"].isna().any() else ["per_problem", "greedy"]
+
+
+def overview(results: StudyResults) -> Part:
+    """A row per evaluated arm: accuracy over all benchmarks, and tokens per sampled response."""
+    rows, counts = [], {}
+    for arm in evaluated(results):
+        found = [measures.final_accuracy(results, arm, column=column) for column in decodings(results)]
+        cells = [f"{e.mean:.1f}\u00a0±\u00a0{max(e.high - e.mean, e.mean - e.low):.1f}" for e in found]
+        tokens = measures.response_length(results, arm).mean()
+        rows.append([name_of(results, arm), *cells, *[""] * (2 - len(cells)), f"{tokens:.0f}"])
+        counts[found[0].n] = found[0].unit
+    over = f"± 95% over {' or '.join(map(str, sorted(counts)))} {next(iter(counts.values()))}"
+    names = results.benchmarks
+    benchmarks = f"{len(names)} benchmarks" if len(names) > 1 else names[0]
+    header = ("accuracy in percent", "sampled", "greedy", "tokens")
+    return Part(header, rows, f"Mean of {benchmarks}, {over}; tokens per sampled response.")
+
+
+def results_table(results: StudyResults) -> tuple[pd.DataFrame, list[Part]]:
     """Accuracy of every evaluated arm. The best arm is bold only if it is better than every other."""
-    evaluated = [name for name, e in records.study.experiments.items() if e.evaluate]
-    arms = [START, *dict.fromkeys(arm for name in evaluated for arm in records.arms(name))]
-    names, unit = records.benchmarks, measures.unit_of(records.study)
+    arms, names = evaluated(results), results.benchmarks
     columns = {b: [b] for b in names} | {"average": names}
-
-    def cells(column: str) -> Cells:
-        return {
-            (arm, b): accuracy([records.scores(arm, each, column=column) for each in of], unit)
-            for arm in arms
-            for b, of in columns.items()
-        }
-
-    sampled = cells("per_problem")
-    greedy = {} if records.evaluations["greedy"].isna().any() else cells("greedy")
-    without = {(arm, b): records.scores(arm, b, clean=True) for b in names if records.contaminated(b) for arm in arms}
-    clean = {(arm, f"{b}, clean"): accuracy([scores], unit) for (arm, b), scores in without.items() if scores.size}
-    rows = []
-    for (arm, b), estimate in {**sampled, **clean}.items():
-        row = {"arm": arm, "benchmark": b, **_percent(estimate), "n": estimate.n, "unit": estimate.unit}
-        rows.append(
-            row | ({f"greedy_{k}": v for k, v in _percent(greedy[arm, b]).items()} if (arm, b) in greedy else {})
-        )
+    sampled, *greedy = (
+        {(arm, b): measures.final_accuracy(results, arm, *of, column=c) for arm in arms for b, of in columns.items()}
+        for c in decodings(results)
+    )
+    seen = {b: len(results.contaminated(b)) for b in names}
+    seen = {b: n for b, n in seen.items() if 0 < n < results.scores(START, b).shape[1]}
+    clean = {(arm, f"{b}, clean"): measures.final_accuracy(results, arm, b, clean=True) for b in seen for arm in arms}
+    frame = pd.DataFrame([{"arm": a, "benchmark": b, **e._asdict()} for (a, b), e in {**sampled, **clean}.items()])
+    for cells in greedy:
+        rows = [{"arm": arm, "benchmark": b, **e._asdict()} for (arm, b), e in cells.items()]
+        others = pd.DataFrame(rows).set_index(["arm", "benchmark"])[["mean", "low", "high"]]
+        frame = frame.join(others.add_prefix("greedy_"), on=["arm", "benchmark"])
     units = " or ".join(dict.fromkeys(e.unit for e in sampled.values()))
-    notes = [
-        f"Accuracy of {_responses(records)} in percent, with 95% intervals over {units}. Bold: better than every other "
+    note = (
+        f"Accuracy of {_responses(results)} in percent, with 95% intervals over {units}. Bold: better than every other "
         "arm, with all intervals of paired differences above zero."
-    ]
+    )
     if len({e.n for e in sampled.values()}) > 1:
-        notes.append("Rows with another n have other seeds: compare their methods by paired differences alone.")
-    best = {(_best(records, arms, b), b) for b in names}
-    parts = [_part_of(records, "method", sampled, " ".join(notes), best)]
+        note += " Rows with another n have other seeds: compare their methods by paired differences alone."
+    parts = [_part_of(results, sampled, note, {(_best(results, arms, b), b) for b in names})]
     if clean:
-        counts = ", ".join(f"{len(records.contaminated(b))} of {b}" for b in names if (START, f"{b}, clean") in clean)
-        parts.append(_part_of(records, "method", clean, f"The same without problems of the training set: {counts}."))
-    if greedy:
-        note = (
-            "The same for one greedily decoded response per problem, in percent. Training maximises the accuracy of "
-            "sampled responses, which the table above is about."
-        )
-        parts.append(_part_of(records, "method", greedy, note))
-    return pd.DataFrame(rows), parts
-
-
-def _percent(estimate: Estimate) -> dict[str, float]:
-    return {name: round(100 * getattr(estimate, name), 6) for name in ("mean", "low", "high")}
+        counts = ", ".join(f"{n} of {b}" for b, n in seen.items())
+        parts.append(_part_of(results, clean, f"The same without problems of the training set: {counts}."))
+    note = (
+        "The same for one greedily decoded response per problem, in percent. Training maximises the accuracy of "
+        "sampled responses, which the table above is about."
+    )
+    parts += [_part_of(results, cells, note) for cells in greedy]
+    return frame.round(6), parts
 
 
 def _part_of(
-    records: StudyResults, corner: str, cells: Cells, note: str, best: set[tuple[str | None, str]] | None = None
+    results: StudyResults, cells: Cells, note: str, best: Collection[tuple[str | None, str]] = frozenset()
 ) -> Part:
     """A row per arm and a column per benchmark; cells in ``best`` are bold.
 
     A column `n`, the number of units of the intervals, is added if arms differ.
     """
     arms, columns = (list(dict.fromkeys(names)) for names in zip(*cells, strict=True))
-    counts = {arm: cells[arm, columns[0]].n for arm in arms}
-    unequal = len({*counts.values()}) > 1
+    counts = {arm: [str(cells[arm, columns[0]].n)] for arm in arms}
+    unequal = len({*map(tuple, counts.values())}) > 1
     rows = []
     for arm in arms:
-        row = [name_of(records, arm, among=arms), *([str(counts[arm])] if unequal else [])]
+        row = [name_of(results, arm), *(counts[arm] if unequal else [])]
         for column in columns:
-            mean, low, high = _percent(cells[arm, column]).values()
-            bold = "**" * ((arm, column) in (best or ()))
+            mean, low, high, *_ = cells[arm, column]
+            bold = "**" * ((arm, column) in best)
             row.append(f"{bold}{mean:.1f} [{low:.1f}, {high:.1f}]{bold}")
         rows.append(row)
-    return Part([corner, *(["n"] if unequal else []), *columns], rows, note)
+    return Part(["method", *(["n"] if unequal else []), *(b.replace("_", " ") for b in columns)], rows, note)
 
 
-def _responses(records: StudyResults) -> str:
+def _responses(results: StudyResults) -> str:
     """Decoding of the responses: `sampled responses (temperature 1)`."""
-    temperatures = [sampling_of(records.study, b).temperature for b in records.study.evaluation.benchmarks]
+    temperatures = [sampling_of(results.study, b).temperature for b in results.study.evaluation.benchmarks]
     sampled = ", ".join(f"{t:g}" for t in dict.fromkeys(t for t in temperatures if t > 0))
     kinds = {f"sampled responses (temperature {sampled})": sampled, "greedily decoded responses": 0 in temperatures}
     return " or ".join(kind for kind, there in kinds.items() if there)
 
 
-def _best(records: StudyResults, arms: list[str], benchmark: str) -> str | None:
+def _best(results: StudyResults, arms: list[str], benchmark: str) -> str | None:
     """The arm whose paired difference from every other arm is above zero with its interval; None if there is none."""
-    top = max(arms, key=lambda arm: float(records.scores(arm, benchmark).mean()))
+    top = max(arms, key=lambda arm: float(results.scores(arm, benchmark).mean()))
 
     def ahead(rival: str) -> bool:
         try:
-            return measures.accuracy_difference(records, top, rival, [benchmark]).low > 0
+            return measures.accuracy_difference(results, top, rival, [benchmark]).low > 0
         except UserError:  # no seed in common
             return False
 
@@ -135,14 +147,14 @@ def _best(records: StudyResults, arms: list[str], benchmark: str) -> str | None:
 PARTS = ("ratio", "clip", "aggregation", "penalties", "sampler")
 
 
-def ablation(records: StudyResults) -> tuple[pd.DataFrame, list[Part]]:
+def ablation(results: StudyResults) -> tuple[pd.DataFrame, list[Part]]:
     """A row per evaluated arm: the parts of its method, and its final accuracy."""
-    arms = list(dict.fromkeys(run.arm for run in records.matrix.evaluated))
+    arms = list(dict.fromkeys(run.arm for run in results.matrix.evaluated))
     rows = []
     for arm in arms:
-        method = records.matrix.arms[arm].method
+        method = results.matrix.arms[arm].method
         clip = {key: value for key, value in method.clip.settings.items() if key in ("low", "high")}
-        scores = measures.accuracy(records, arm)
+        scores = measures.accuracy(results, arm)
         rows.append(
             {
                 "arm": arm,
@@ -157,7 +169,7 @@ def ablation(records: StudyResults) -> tuple[pd.DataFrame, list[Part]]:
         )
     frame = pd.DataFrame(rows)
     text = frame.drop(columns=[part for part in PARTS if not any(frame[part])]).rename(columns={"arm": "method"})
-    text["method"] = [name_of(records, arm, among=arms) for arm in arms]
+    text["method"] = [name_of(results, arm) for arm in arms]
     text["accuracy"] = [f"{accuracy:.1f}" for accuracy in frame["accuracy"]]
     note = "Accuracy in percent, mean over benchmarks. Rows with another number of seeds have other seeds."
     return frame, [Part([*text.columns], text.astype(str).to_numpy().tolist(), note)]

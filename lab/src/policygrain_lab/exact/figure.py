@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from policygrain.figures.style import GREY, RATIOS, SKY, WIDE, YELLOW, Look, look, named_rows, points
+from policygrain.figures.style import GREY, PAGE, RATIOS, SKY, YELLOW, Look, look, named_rows, points
 
 from .records import CaseEstimator, CaseRecord, CasesRecord
 
@@ -32,7 +32,7 @@ DOSES = {
 
 def draw(record: CasesRecord) -> Figure:
     """A row per case: cosines with the exact gradient, and reward minus the baseline's by the strength of the cause."""
-    figure = Figure(figsize=(WIDE, 2.2 * len(record.cases) + 0.9))
+    figure = Figure(figsize=(PAGE, 2.2 * len(record.cases) + 0.9))
     heights = [2.2] * len(record.cases) + [0.9]
     parts = figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
     for part, case in zip(parts, record.cases, strict=False):

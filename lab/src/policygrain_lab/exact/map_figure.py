@@ -9,7 +9,7 @@ from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 
 from policygrain.analysis.statistics import LEVEL
-from policygrain.figures.style import FULL_PAGE
+from policygrain.figures.style import PAGE
 
 from .records import MapCell, MapRecord
 
@@ -23,7 +23,7 @@ def draw(record: MapRecord) -> Figure:
     rows = by_row(record)
     cells, titles = [row for *_, row in rows], [ROWS[key].format(value) for key, value, _ in rows]
     first_cell = record.cells[0]
-    figure = Figure(figsize=(FULL_PAGE, 9.2))
+    figure = Figure(figsize=(PAGE, 9.2))
     down = -(-(len(first_cell.methods) + 1) // ACROSS)
     panels = figure.subplots(down, ACROSS, squeeze=False, sharex=True, sharey=True).flat
     first = next(panels)

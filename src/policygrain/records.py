@@ -65,8 +65,8 @@ class FinalMetrics(Entry):
     validation_length: float
     steps: int
     updates: int
-    tokens: int
-    samples: int
+    tokens: int | None  # None: not known, of a run by a command
+    samples: int | None
     seconds: float
 
 
@@ -74,7 +74,7 @@ class RunSummary(RunConfig):
     """`summary.json`: the record of a run that has ended."""
 
     final: FinalMetrics
-    model_digest: str
+    model_digest: str  # empty: the command that trained it wrote no model
     environment: Environment
 
 

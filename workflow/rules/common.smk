@@ -57,7 +57,7 @@ RUNS = [f"results/{STUDY.name}/runs/{run.arm}/seed{run.seed}/summary.json" for r
 BENCHMARKS = [
     f"results/{STUDY.name}/data/benchmarks/{benchmark.name}.jsonl" for benchmark in STUDY.evaluation.benchmarks
 ]
-EVALUATED = [START, *dict.fromkeys(run.arm for run in MATRIX.evaluated)]
+EVALUATED = [START, *dict.fromkeys(run.arm for run in MATRIX.evaluated)] if MATRIX.evaluated else []
 EVALUATIONS = [f"results/{STUDY.name}/evaluation/{arm}.json" for arm in EVALUATED]
 RECORDS = [
     *EVALUATIONS,

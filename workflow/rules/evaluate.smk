@@ -17,7 +17,7 @@ rule evaluate:
         " > {log:q} 2>&1"
 
 
-if STUDY.evaluation.after_training:
+if STUDY.evaluation.after_training and EVALUATED:
 
     # The processes that train have evaluated: one process evaluates the initial models, and records all arms.
     use rule evaluate as evaluate_all with:

@@ -104,7 +104,7 @@ def train(
     if len(seeds) > 1 and run_dir:
         raise UserError("--run-dir: is the folder of one run; leave it out, or name one seed.")
     data, starts = require_problems(folder), {seed: start_of(study, folder, seed) for seed in seeds}
-    if chosen.training.trainer != "verl":  # its own processes take what is visible
+    if chosen.training.trainer not in ("verl", "command"):  # their own processes take what is visible
         read_slurm()
         claim_gpu()
     with Stop(deadline(time_limit)) as stop, processes(chosen.training):

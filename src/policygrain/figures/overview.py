@@ -17,8 +17,9 @@ LINES, WIDTH = 15, 80  # of the terminal's last screen
 
 def check_complete(results: StudyResults) -> None:
     """UserError if a run or an evaluation of the study is missing, or if the record of one is damaged."""
-    models = [f"{START}/seed{seed}" for seed in start_seeds(results.study)]
-    models += [run.name for run in results.matrix.evaluated]
+    evaluated = results.matrix.evaluated
+    models = [f"{START}/seed{seed}" for seed in start_seeds(results.study) if evaluated]
+    models += [run.name for run in evaluated]
     ended = {run.name for run in results.summaries}
     missing = [run.name for run in results.matrix.runs if run.name not in ended]
     missing += [f"the evaluation of {name}" for name in models if name not in results.model_evaluations]

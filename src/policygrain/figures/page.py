@@ -111,10 +111,12 @@ def cost(results: StudyResults) -> dict[str, str]:
 
     summaries, evaluations = results.summaries.values(), _evaluations(results)
     finals = [summary.final for summary in summaries]
+    sampled = [final.tokens for final in finals]
+    generated = "an unknown number of" if None in sampled else f"{sum(filter(None, sampled)):,}"
     tokens = sum(record.tokens for e in evaluations for record in e.records)
     return {
         "training": f"{hours((s.environment.hardware, s.final.seconds) for s in summaries)} in {len(finals)} runs, "
-        f"{sum(f.tokens for f in finals):,} generated tokens, {sum(f.updates for f in finals):,} optimizer steps",
+        f"{generated} generated tokens, {sum(f.updates for f in finals):,} optimizer steps",
         "evaluation": f"{hours((e.facts.hardware, sum(e.facts.seconds.values())) for e in evaluations)} for "
         f"{len(evaluations)} models, {tokens:,} generated tokens",
     }

@@ -29,6 +29,9 @@ class Part(NamedTuple):
     note: str
 
 
+NOT_EVALUATED = pd.DataFrame(columns=["arm"]), [Part(["method"], [], "This study evaluates no model.")]
+
+
 def write(name: str, results: StudyResults, out: Path) -> None:
     """Write the table ``name`` as numbers to ``out``.csv and as text to ``out``.md and, for LaTeX, to ``out``.tex."""
     frame, parts = {"results": results_table, "contrasts": contrasts, "ablation": ablation}[name](results)
@@ -67,6 +70,8 @@ def overview(results: StudyResults) -> Part:
 
 def results_table(results: StudyResults) -> tuple[pd.DataFrame, list[Part]]:
     """Accuracy of every evaluated arm. The best arm is bold only if it is better than every other."""
+    if not results.matrix.evaluated:
+        return NOT_EVALUATED
     arms, names = evaluated(results), results.benchmarks
     columns = {b: [b] for b in names} | {"average": names}
     sampled, *greedy = (
@@ -149,24 +154,24 @@ PARTS = ("ratio", "clip", "aggregation", "penalties", "sampler")
 
 def ablation(results: StudyResults) -> tuple[pd.DataFrame, list[Part]]:
     """A row per evaluated arm: the parts of its method, and its final accuracy."""
+    if not results.matrix.evaluated:
+        return NOT_EVALUATED
     arms = list(dict.fromkeys(run.arm for run in results.matrix.evaluated))
     rows = []
     for arm in arms:
         method = results.matrix.arms[arm].method
         clip = {key: value for key, value in method.clip.settings.items() if key in ("low", "high")}
         scores = measures.accuracy(results, arm)
-        rows.append(
-            {
-                "arm": arm,
-                "ratio": method.ratio.label,
-                "clip": _with_settings(method.clip.name, clip),
-                "aggregation": method.aggregation.name,
-                "penalties": "; ".join(_with_settings(p.name, p.changed) for p in method.penalties),
-                "sampler": "dynamic" if method.sampler.dynamic else "",
-                "seeds": len(scores),
-                "accuracy": round(float(scores.mean()), 6),
-            }
-        )
+        parts = {
+            "ratio": method.ratio.label,
+            "clip": _with_settings(method.clip.name, clip),
+            "aggregation": method.aggregation.name,
+            "penalties": "; ".join(_with_settings(p.name, p.changed) for p in method.penalties),
+            "sampler": "dynamic" if method.sampler.dynamic else "",
+        }
+        if results.matrix.arms[arm].training.trainer == "command":  # whose methods are names
+            parts = dict.fromkeys(parts, "")
+        rows.append({"arm": arm, **parts, "seeds": len(scores), "accuracy": round(float(scores.mean()), 6)})
     frame = pd.DataFrame(rows)
     text = frame.drop(columns=[part for part in PARTS if not any(frame[part])]).rename(columns={"arm": "method"})
     text["method"] = [name_of(results, arm) for arm in arms]

@@ -9,16 +9,13 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationError
 
 from ..errors import UserError, explained
+from ..objective import Method
 from .schema import Experiment, Study, Training
-
-if TYPE_CHECKING:
-    from ..objective import Method
-
 
 START = "start"  # the name of the initial models among the arms that are evaluated
 
@@ -38,8 +35,14 @@ class Arm:
         # No comma, which separates the wildcards that Snakemake passes to a job.
         name = "+".join([method_name, *(f"{key}={value}" for key, value in settings)])
         try:
-            training = Training.model_validate({**study.training.model_dump(), **dict(settings)})
-            return cls(name, study.method(method_name), training, settings)
+            changes = dict(settings)
+            if changes.get("trainer", study.training.trainer) == "command":  # which may have keys of its own
+                changes = {key: value for key, value in settings if key in Training.model_fields}
+            training = Training.model_validate({**study.training.model_dump(), **changes})
+            method = study.method(method_name)
+            if training.trainer == "command":  # its methods are names: it does not read their parts
+                method = Method(**{key: getattr(method, key) for key in ("name", "label", "summary", "source")})
+            return cls(name, method, training, settings)
         except ValidationError as error:
             raise UserError(explained(error, "vary")) from error
         except UserError as error:

@@ -362,14 +362,40 @@ class Evaluation(Section):
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
+class Logs(Section):
+    """The log of a command that trains."""
+
+    file: Text = key("run", ..., "file, or folder, that the command logs to, such as {out}/trainer_state.json")
+    format: Literal["trl", "verl", "prime-rl", "jsonl", "csv"] = key(
+        "run", ..., "its format; trl: trainer_state.json, or the output folder with the checkpoints that have one"
+    )
+    step: Text | None = key("run", None, "the column of the step, if it has an unusual name")
+
+
 class Training(Section):
     """Training: epochs × updates_per_batch optimizer steps per batch of prompts_per_step × group responses."""
 
-    trainer: Literal["policygrain", "trl", "verl"] = key(
+    trainer: Literal["policygrain", "trl", "verl", "command"] = key(
         "run",
         "policygrain",
         "trainer: policygrain is the loop of this package, one process per run; trl trains on the same samples "
-        "with one or several processes; verl does its own sampling. Their features: docs/trainers.md",
+        "with one or several processes; verl does its own sampling; command is a script of your own. Their features: "
+        "docs/trainers.md",
+    )
+    command: Text | None = key(
+        "run",
+        None,
+        "with trainer: command, what trains a run, by bash in the working directory; {seed}, {method}, {out}, {start} "
+        "and other names in braces are replaced (docs/your-script.md)",
+    )
+    logs: Logs | None = Field(None, description="with trainer: command, where it logs")
+    metrics: dict[Text, Text] = key(
+        "run",
+        {},
+        "with trainer: command, metric of a study → its name in the log; validation_accuracy is needed, from 0 to 1",
+    )
+    model: Text | None = key(
+        "run", None, "with trainer: command, the folder of the final model; null: models are not evaluated"
     )
     trl: dict[str, Any] = key(
         "run",
@@ -442,6 +468,15 @@ class Training(Section):
     )
     activation_checkpointing: bool = key(NOTHING, False, "recompute activations in the backward pass to save memory")
     threads: int = key(NOTHING, 1, "CPU threads per run", ge=1, le=1024)
+
+    @model_validator(mode="after")
+    def _check_command(self) -> Training:
+        if self.trainer == "command":
+            needed = {"command": self.command, "logs": self.logs, "metrics": self.metrics.get("validation_accuracy")}
+            if missing := [name for name, value in needed.items() if value is None]:
+                what = "validation_accuracy with its name in the log" if missing[0] == "metrics" else "this key"
+                raise ValueError(f"{missing[0]}: trainer: command needs {what} (docs/your-script.md)")
+        return self
 
     @model_validator(mode="after")
     def _check_counts(self) -> Training:

@@ -7,6 +7,7 @@ initial model are in their records, too.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
@@ -16,12 +17,11 @@ from typing import Any
 from pydantic import BaseModel
 
 from .. import digests
-from ..objective import Method
 from ..objective.method import TEXTS
 from .runs import Arm, methods_of, run_matrix
 from .schema import Artefact, Study, decides, leaves
 
-CODE = "code"  # a setting of runs: custom function → digest of its file
+CODE = "code"  # a setting of runs: custom function, or file of a command → digest
 # Increased with a change of the program after which results of a stage differ, so that it runs again.
 VERSIONS = {"data": 1, "benchmarks": 1, "start": 1, "train": 1, "evaluation": 1, "figures": 1, "tracking": 1}
 
@@ -59,7 +59,7 @@ def arm_settings(study: Study, arm: Arm) -> dict[str, Any]:
     without_methods = {key: value for key, value in settings(arm_study, "run").items() if key != "methods"}
     method = arm.method
     content = {key: value for key, value in method.data().items() if key not in TEXTS}
-    code = code_digests(method)
+    code = code_digests(arm)
     return {**without_methods, "method": content, **({CODE: code} if code else {})}
 
 
@@ -73,12 +73,16 @@ def start_settings(study: Study, seed: int) -> dict[str, Any]:
     return {**settings(study, "start_model"), "seed": seed}
 
 
-def code_digests(method: Method) -> dict[str, str]:
-    """Custom function → digest of the file that defines it, for functions that are found; nothing is imported.
+def code_digests(arm: Arm) -> dict[str, str]:
+    """Custom function, or word of the command that trains → digest of its file, for those that are found.
 
-    The digest does not include other modules that this file imports.
+    A word is a file if it is one in the working directory. Nothing is imported, and other modules that a file imports
+    are not part of its digest.
     """
-    files = {name: _file_of(name.partition(":")[0]) for name in method.custom_functions}
+    files = {name: _file_of(name.partition(":")[0]) for name in arm.method.custom_functions}
+    for word in shlex.split(arm.training.command or ""):
+        if Path(word).is_file() and Path(word).resolve().is_relative_to(Path.cwd()):
+            files[word] = Path(word)
     return {name: digests.of_file(path) for name, path in files.items() if path is not None}
 
 

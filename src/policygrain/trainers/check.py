@@ -10,8 +10,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import fields
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
@@ -57,6 +59,7 @@ TRAINERS = {
         setup="run `make setup-verl`",
         check=verl_settings.check_own,
     ),
+    "command": Trainer(".command", check=lambda study, arm: _command().check_command(study, arm)),
 }
 LACK_HEADS, VERL = ("trl", "verl"), ("verl",)
 
@@ -142,6 +145,11 @@ def check_arm(study: Study, arm: Arm) -> None:
             f"{trainer.setup}."
         )
     trainer.check(study, arm)
+
+
+def _command() -> ModuleType:
+    """Its module, which imports torch."""
+    return import_module(".command", __package__)
 
 
 def _check_trl(settings: Training) -> None:

@@ -40,6 +40,9 @@ def processes(settings: Training) -> Iterator[None]:
             _start_ray(settings)
         yield
         return
+    if settings.trainer == "command":  # which starts its own
+        yield
+        return
     read_slurm()
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield

@@ -32,17 +32,20 @@ def run_program(
     variables: Mapping[str, str],
     stop: Stop | None,
     resumes: Callable[[], str],
+    watch: Callable[[], None] | None = None,
+    cwd: Path | None = None,
 ) -> None:
-    """Run ``command`` in ``folder`` until it has ended; its ``output`` is appended to a file.
+    """Run ``command`` in ``cwd`` (default: ``folder``) until it has ended; its ``output`` is appended to a file.
 
-    Stopped on a signal or at the time limit; UserError if it fails. ``name`` of the program and ``resumes()``, where
-    the next attempt begins, are for messages.
+    Stopped on a signal, at the time limit, and if the program ends with the exit code for that; UserError if it fails.
+    ``watch`` is called while it runs, and ends it by an error. ``folder``, ``name`` of the program and ``resumes()``,
+    where the next attempt begins, are for messages.
     """
     with output.open("ab") as file:
         # In a session of its own: a signal to this process does not end the program before this process decides.
         process = subprocess.Popen(
             [sys.executable, "-c", END_WITH_PARENT, *command],
-            cwd=folder,
+            cwd=cwd or folder,
             stdout=file,
             stderr=file,
             env={**os.environ, **variables},
@@ -53,8 +56,12 @@ def run_program(
                 time.sleep(POLL_SECONDS)
                 if stop is not None and (reason := stop.after_step(0.0)) is not None:
                     raise Stopped(f"{folder}: stopped by {reason}; {resumes()}")
+                if watch is not None:
+                    watch()
         finally:
             _end(process)
+    if process.returncode == Stopped.exit_code:
+        raise Stopped(f"{folder}: {name} stopped early (exit code {process.returncode}); {resumes()}")
     if process.returncode:
         last = "\n".join(output.read_text(errors="replace").splitlines()[-LAST_LINES:])
         raise UserError(

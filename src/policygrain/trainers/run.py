@@ -125,7 +125,8 @@ def has_ended(run: RunFolder, config: RunConfig) -> bool:
     if not run.ended.exists():
         return False
     summary = read_record(RunSummary, run.ended, TRAIN)
-    if summary.key != config.key or not run.model.is_dir() or digests.of_model(run.model) != summary.model_digest:
+    has_model = summary.model_digest == (digests.of_model(run.model) if run.model.is_dir() else "")
+    if summary.key != config.key or not has_model:
         return False
     if not run.summary.exists():
         write_record(run.summary, summary)
@@ -137,16 +138,17 @@ def _summarise(study: Study, run: RunFolder, config: RunConfig, final: FinalMetr
     from ..model.device import resolve_compute
 
     trainer = config.training["trainer"]
+    compute = resolve_compute(config.training["compute"], study.model.dtype)
     packages = ("trl", "accelerate") if trainer == "trl" else ()
     environment = Environment(
         versions=versions() | {name: version(name) for name in packages},
         commit=commit(),
         hardware=hardware(),
         ranks=ranks()[1],
-        compute=str(resolve_compute(config.training["compute"], study.model.dtype)).removeprefix("torch."),
+        compute="unknown" if trainer == "command" else str(compute).removeprefix("torch."),
         engine=trainer,
     )
-    digest = digests.of_model(run.model)
+    digest = digests.of_model(run.model) if run.model.is_dir() else ""
     summary = RunSummary(**config.model_dump(), final=final, model_digest=digest, environment=environment)
     write_record(run.ended, summary)
     write_record(run.summary, summary)

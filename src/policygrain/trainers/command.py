@@ -1,0 +1,270 @@
+"""A command of your own as the trainer of a run: it is started and watched, and its log and model are read.
+
+In `training.command`, `logs.file` and `model`, names in braces are replaced: `{seed}`, `{method}`, `{arm}`, `{out}`
+(a folder for what the run writes), `{start}` (the initial model), `{train}` and `{validation}` (files of problems),
+`{resume}` (`--resume` from the second attempt on, before that empty), keys under `training` by their names, other keys
+of the study by their paths (`{model.start}`), and keys of `vary`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import shutil
+import string
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..analysis.run_logs import steps_of_log
+from ..data.prompts import PromptRenderer
+from ..errors import UserError, did_you_mean
+from ..files import atomic_text, model_folder
+from ..model.loading import load_tokenizer
+from ..objective.method import TEXTS
+from ..paths import DataFolder, RunFolder
+from ..records import FinalMetrics
+from ..results import run_timings
+from ..study.comparable import different_parts
+from ..study.runs import Arm, run_matrix
+from ..study.schema import Training
+from ..study.stages import settings as settings_of
+from ..text import flat, some
+from ..train.checkpoint import line
+from .program import run_program
+
+if TYPE_CHECKING:
+    from ..study import Study
+    from ..train.stopping import Stop
+
+WATCH_SECONDS = 5.0  # between two looks at the log
+OWN = ("trainer", "command", "logs.file", "logs.format", "logs.step", "metrics", "model")  # keys under `training`
+COUNTED = ("steps", "validate_every")  # what the log is checked with
+RESUME = "--resume"
+
+
+def train(
+    study: Study, arm: Arm, seed: int, *, start: str, data: DataFolder, run: RunFolder, stop: Stop | None = None
+) -> FinalMetrics:
+    """As `train.loop.train`: the command resumes by itself, if it is told to or finds what it has saved."""
+    settings = arm.training
+    begun = run.out.exists()
+    run.out.mkdir(exist_ok=True)
+    values = placeholders(study, arm, seed, start, data, run) | {"resume": RESUME if begun else ""}
+    command = filled(str(settings.command), values, quoted=True)
+    log = Log(settings, run, filled(settings.logs.file, values))  # type: ignore[union-attr]
+    print(f"policygrain: {command}", flush=True)
+    shell = ["bash", "-eo", "pipefail", "-c", command]
+    resumes = "the same command continues it." if "{resume}" in str(settings.command) else "it can be started again."
+    run_program("the command", shell, run.path, run.output, {}, stop, lambda: resumes, log.watch, cwd=Path.cwd())
+    rows = log.rows(log.read(), ended=True)
+    log.write(rows)
+    if settings.model is not None:
+        take_model(study, Path(filled(settings.model, values)), run)
+    return FinalMetrics(
+        validation_accuracy=rows[-1]["validation_accuracy"],
+        validation_length=rows[-1].get("validation_length", math.nan),
+        steps=settings.steps,
+        updates=settings.steps,
+        tokens=_count(rows[-1], "total_tokens"),
+        samples=_count(rows[-1], "total_samples"),
+        seconds=log.seconds,
+    )
+
+
+def _count(row: Mapping[str, Any], name: str) -> int | None:
+    return None if name not in row else round(row[name])
+
+
+def take_model(study: Study, model: Path, run: RunFolder) -> None:
+    """Copy the model that the command wrote to the run. UserError if it cannot be opened, or lacks a chat template."""
+    files = {"config.json": "config.json", "weights (*.safetensors)": "*.safetensors", "tokenizer": "tokenizer*"}
+    if missing := [what for what, pattern in files.items() if not any(model.glob(pattern))]:
+        raise UserError(
+            f"training.model: the command ended, and {model} has no {missing[0]}. Save model and tokenizer there with "
+            "`save_pretrained`, adapters merged."
+        )
+    PromptRenderer(load_tokenizer(str(model)), study.prompt).ids("")
+    with model_folder(run.model, again="it starts the command again") as into:
+        shutil.copytree(model, into)
+
+
+# ---- the log ---------------------------------------------------------------------------------------------------------
+
+
+class Log:
+    """The log of a command, which becomes `metrics.jsonl` and `timings.jsonl` of its run."""
+
+    def __init__(self, settings: Training, run: RunFolder, file: str) -> None:
+        self.settings, self.run, self.file = settings, run, file
+        self.timings = run_timings(run) if run.timings.exists() else []
+        self.before = self.timings[-1]["total_seconds"] if self.timings else 0.0
+        self.began = time.monotonic()
+        self.next_look = self.began + WATCH_SECONDS
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of all attempts of the run."""
+        return self.before + time.monotonic() - self.began
+
+    def watch(self) -> None:
+        """Write the steps that are logged so far, so that MLflow shows them. UserError if they cannot be used."""
+        if time.monotonic() < self.next_look:
+            return
+        looked = time.monotonic()
+        try:
+            logged = self.read()
+        except UserError:  # nothing is logged yet, or a file is half written
+            logged = {}
+        self.next_look = time.monotonic() + max(WATCH_SECONDS, 20 * (time.monotonic() - looked))
+        if logged:
+            self.write(self.rows(logged, ended=False)[:-1])  # more may be logged of the last step
+
+    def write(self, rows: list[dict[str, Any]]) -> None:
+        """Write metrics, and the time at which each step was seen first."""
+        now = {"time": time.time(), "total_seconds": self.seconds}
+        self.timings += [{"step": step, **now} for step in range(len(self.timings), len(rows))]
+        atomic_text(self.run.metrics, "".join(map(line, rows)))
+        atomic_text(self.run.timings, "".join(map(line, self.timings)))
+
+    def read(self) -> dict[int, dict[str, float]]:
+        """What is logged by step, under the names of the log."""
+        logs = self.settings.logs
+        return steps_of_log(Path(self.file), logs.format, logs.step)  # type: ignore[union-attr]
+
+    def rows(self, logged: Mapping[int, Mapping[str, float]], ended: bool) -> list[dict[str, Any]]:
+        """A row per step from 0, with the metrics that are logged for it.
+
+        UserError if the log lacks a metric or a validation, or ends at another step than the study.
+        """
+        settings = self.settings
+        names = {name for numbers in logged.values() for name in numbers}
+        for ours, theirs in settings.metrics.items() if ended else ():
+            if theirs not in names:
+                raise UserError(f"training.metrics.{ours}: {self.file} has no {theirs!r}.{did_you_mean(theirs, names)}")
+        by_step = {
+            step: {ours: numbers[theirs] for ours, theirs in settings.metrics.items() if theirs in numbers}
+            for step, numbers in logged.items()
+        }
+        last, steps = max(step for step, row in by_step.items() if row or not ended), settings.steps
+        if min(by_step) < 0 or last > steps or (ended and last < steps):
+            raise UserError(
+                f"{self.file}: has the steps {min(by_step)} to {last}, and training.steps is {steps}. Runs are "
+                "compared after equal steps: set training.steps to the last step that the log counts."
+            )
+        name = settings.metrics["validation_accuracy"]
+        wanted = [*range(0, min(last, steps - 1), settings.validate_every), *([steps] if ended else [])]
+        if lacks := [str(step) for step in wanted if "validation_accuracy" not in by_step.get(step, {})]:
+            raise UserError(
+                f"{self.file}: has no {name} at step {some(lacks)}. It is needed before the first step (TRL: "
+                f"eval_on_start), every training.validate_every ({settings.validate_every}) steps and after the last."
+            )
+        for step, row in by_step.items():
+            if not 0 <= (share := row.get("validation_accuracy", 0)) <= 1:
+                raise UserError(f"{self.file}: {name} is {share:g} at step {step}; a share from 0 to 1 is needed.")
+        rows = [{"step": step, "total_updates": min(step + 1, steps)} for step in range(last + 1)]
+        return [row | by_step.get(step, {}) for step, row in enumerate(rows)]
+
+
+# ---- placeholders ----------------------------------------------------------------------------------------------------
+
+
+def placeholders(study: Study, arm: Arm, seed: int, start: str, data: DataFolder, run: RunFolder) -> dict[str, str]:
+    """What each name in braces stands for. Keys without a value, and lists, are not among them."""
+    own = study.model_copy(update={"training": arm.training}).model_dump(mode="json", exclude={"methods"})
+    training = {key: value for key, value in own["training"].items() if key not in OWN}
+    known = {**flat(own), **training, **dict(arm.settings)}
+    texts = {
+        key: value if isinstance(value, str) else json.dumps(value)
+        for key, value in known.items()
+        if isinstance(value, str | int | float)
+    }
+    paths = {"out": run.out, "train": data.train, "validation": data.validation}
+    of_run = {"method": arm.method_name, "arm": arm.name, "seed": str(seed), "resume": "", "start": start}
+    return {**texts, **of_run, **{name: str(path.resolve()) for name, path in paths.items()}}
+
+
+def names_in(text: str, where: str) -> list[str]:
+    """The names in braces. UserError for a brace that opens no name."""
+    try:
+        parsed = list(string.Formatter().parse(text))
+    except ValueError as error:
+        raise UserError(f"{where}: {error}; write braces of the shell twice: ${{{{HOME}}}}.") from error
+    return [name + f":{form}" * bool(form) for _, name, form, _ in parsed if name is not None]
+
+
+def filled(text: str, values: Mapping[str, str], quoted: bool = False, where: str = "training.command") -> str:
+    """``text`` with values for the names in braces; ``quoted``: each is one word of the shell, an empty one none."""
+    for name in names_in(text, where):
+        if name not in values:
+            raise UserError(
+                f"{where}: nothing is called {{{name}}}.{did_you_mean(name, [key for key in values if '.' not in key])}"
+                " Braces of the shell are written twice: ${{HOME}}."
+            )
+    parts = string.Formatter().parse(text)
+    texts = {name: shlex.quote(value) if quoted and value else value for name, value in values.items()}
+    return "".join(literal + (texts[name] if name is not None else "") for literal, name, _, _ in parts)
+
+
+def check_command(study: Study, arm: Arm) -> None:
+    """UserError for placeholders, keys and methods that the command does not read, and for runs that it would mix."""
+    settings, matrix = arm.training, run_matrix(study)
+    command, logs = str(settings.command), settings.logs
+    texts = {"command": command, "logs.file": logs.file if logs else "", "model": settings.model or ""}
+    used = set(names_in(command, "training.command"))
+    for key, value in arm.settings:
+        if key not in used | {"trainer", *COUNTED}:
+            raise UserError(f"vary.{key}: {value} would change nothing: training.command has no {{{key}}}.")
+    of_runs = settings_of(study.model_copy(update={"training": arm.training}), "run").keys()
+    read = {f"training.{key}" for key in (*OWN, *COUNTED)} | {name for key in used for name in (key, f"training.{key}")}
+    for key in sorted(of_runs - settings_of(study, "evaluation").keys() - read - {"methods"}):
+        name = key.removeprefix("training.")
+        if key != "training.logs":
+            raise UserError(f"{key}: the command does not read it. Add {{{name}}} to training.command, or leave it out.")
+    _check_methods(study, arm)
+    if study.model.start == "tiny" and "start" not in used:
+        raise UserError(
+            "model.start: the pipeline makes a tiny model that the command does not read. Add {start} to "
+            "training.command, or name the model that your script starts from."
+        )
+    for name, experiment in study.experiments.items():
+        if settings.model is None and experiment.evaluate and arm.method_name in experiment.methods:
+            raise UserError(f"experiments.{name}.evaluate: set false, or name the final model by training.model.")
+    if "out" not in names_in(texts["logs.file"], "training.logs.file"):
+        raise UserError("training.logs.file: must be in {out}, so that each run has its own.")
+    if settings.model is not None and "out" not in names_in(settings.model, "training.model"):
+        raise UserError("training.model: must be in {out}, so that each run has its own.")
+    here, data = RunFolder(Path()), DataFolder(Path())
+    commands: dict[str, str] = {}
+    for run in matrix.runs:
+        other = matrix.arms.get(run.arm)
+        if other is None or other.training.trainer != "command":
+            continue
+        values = placeholders(study, other, run.seed, study.model.start, data, here)
+        for key, text in texts.items() if other is arm else ():
+            filled(text, values, where=f"training.{key}")
+        twin = commands.setdefault(filled(str(other.training.command), values, quoted=True), run.name)
+        if twin != run.name:
+            raise UserError(
+                f"training.command: is the same for {twin} and {run.name}. Let it read {{method}}, {{seed}} and what "
+                "an experiment varies."
+            )
+
+
+def _check_methods(study: Study, arm: Arm) -> None:
+    """UserError if a method of the study has parts, which the command would not read."""
+    given = study.methods.get(arm.method_name)
+    if given is None:
+        return
+    plain = type(given)(**{key: getattr(given, key) for key in ("name", *TEXTS)})
+    preset = study.model_copy(update={"methods": {}})
+    with suppress(UserError):
+        plain = preset.method(arm.method_name)
+    if parts := different_parts(given, plain):
+        raise UserError(
+            f"methods.{arm.method_name}: the command does not read {parts[0]}; with trainer: command, a method is a "
+            "name with a label. What differs belongs into the script, or into `vary` and a placeholder."
+        )

@@ -14,8 +14,7 @@ import shlex
 import shutil
 import string
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ from ..data.prompts import PromptRenderer
 from ..errors import UserError, did_you_mean
 from ..files import atomic_text, model_folder
 from ..model.loading import load_tokenizer
-from ..objective.method import TEXTS
+from ..objective import Method
 from ..paths import DataFolder, RunFolder
 from ..records import FinalMetrics
 from ..results import run_timings
@@ -140,24 +139,25 @@ class Log:
 
         UserError if the log lacks a metric or a validation, or ends at another step than the study.
         """
-        settings = self.settings
-        names = {name for numbers in logged.values() for name in numbers}
-        for ours, theirs in settings.metrics.items() if ended else ():
-            if theirs not in names:
-                raise UserError(f"training.metrics.{ours}: {self.file} has no {theirs!r}.{did_you_mean(theirs, names)}")
+        settings, steps = self.settings, self.settings.steps
         by_step = {
             step: {ours: numbers[theirs] for ours, theirs in settings.metrics.items() if theirs in numbers}
             for step, numbers in logged.items()
         }
-        last, steps = max(step for step, row in by_step.items() if row or not ended), settings.steps
+        last = max(step for step, row in by_step.items() if row or not ended)
+        wanted = [*range(0, min(last, steps - 1), settings.validate_every), *([steps] if ended else [])]
+        lacks = [str(step) for step in wanted if "validation_accuracy" not in by_step.get(step, {})]
+        names = {name for numbers in logged.values() for name in numbers}
+        for ours, theirs in settings.metrics.items() if ended or lacks else ():
+            if theirs not in names:
+                raise UserError(f"training.metrics.{ours}: {self.file} has no {theirs!r}.{did_you_mean(theirs, names)}")
         if min(by_step) < 0 or last > steps or (ended and last < steps):
             raise UserError(
                 f"{self.file}: has the steps {min(by_step)} to {last}, and training.steps is {steps}. Runs are "
                 "compared after equal steps: set training.steps to the last step that the log counts."
             )
         name = settings.metrics["validation_accuracy"]
-        wanted = [*range(0, min(last, steps - 1), settings.validate_every), *([steps] if ended else [])]
-        if lacks := [str(step) for step in wanted if "validation_accuracy" not in by_step.get(step, {})]:
+        if lacks:
             raise UserError(
                 f"{self.file}: has no {name} at step {some(lacks)}. It is needed before the first step (TRL: "
                 f"eval_on_start), every training.validate_every ({settings.validate_every}) steps and after the last."
@@ -211,60 +211,59 @@ def filled(text: str, values: Mapping[str, str], quoted: bool = False, where: st
 
 def check_command(study: Study, arm: Arm) -> None:
     """UserError for placeholders, keys and methods that the command does not read, and for runs that it would mix."""
-    settings, matrix = arm.training, run_matrix(study)
-    command, logs = str(settings.command), settings.logs
-    texts = {"command": command, "logs.file": logs.file if logs else "", "model": settings.model or ""}
-    used = set(names_in(command, "training.command"))
-    for key, value in arm.settings:
-        if key not in used | {"trainer", *COUNTED}:
-            raise UserError(f"vary.{key}: {value} would change nothing: training.command has no {{{key}}}.")
-    of_runs = settings_of(study.model_copy(update={"training": arm.training}), "run").keys()
-    read = {f"training.{key}" for key in (*OWN, *COUNTED)} | {name for key in used for name in (key, f"training.{key}")}
-    for key in sorted(of_runs - settings_of(study, "evaluation").keys() - read - {"methods"}):
-        name = key.removeprefix("training.")
-        if key != "training.logs":
-            raise UserError(f"{key}: the command does not read it. Add {{{name}}} to training.command, or leave it out.")
-    _check_methods(study, arm)
+    settings, places = arm.training, (study.model.start, DataFolder(Path()), RunFolder(Path()))
+    values = placeholders(study, arm, 0, *places)
+    command, file, model = str(settings.command), settings.logs.file, settings.model or "{out}"  # type: ignore[union-attr]
+    for key, text in (("command", command), ("logs.file", file), ("model", model)):
+        filled(text, values, where=f"training.{key}")
+        if key != "command" and "out" not in names_in(text, key):
+            raise UserError(f"training.{key}: must be in {{out}}, so that each run has its own.")
+    used = names_in(command, "training.command")
+    _check_keys(study, arm, used)
+    _check_method(study, arm)
     if study.model.start == "tiny" and "start" not in used:
         raise UserError(
             "model.start: the pipeline makes a tiny model that the command does not read. Add {start} to "
             "training.command, or name the model that your script starts from."
         )
-    for name, experiment in study.experiments.items():
-        if settings.model is None and experiment.evaluate and arm.method_name in experiment.methods:
-            raise UserError(f"experiments.{name}.evaluate: set false, or name the final model by training.model.")
-    if "out" not in names_in(texts["logs.file"], "training.logs.file"):
-        raise UserError("training.logs.file: must be in {out}, so that each run has its own.")
-    if settings.model is not None and "out" not in names_in(settings.model, "training.model"):
-        raise UserError("training.model: must be in {out}, so that each run has its own.")
-    here, data = RunFolder(Path()), DataFolder(Path())
+    matrix = run_matrix(study)
+    if settings.model is None and arm.name in matrix.evaluated_arms:
+        raise UserError("training.model: names no model, so set `evaluate: false` in each of the experiments.")
     commands: dict[str, str] = {}
     for run in matrix.runs:
-        other = matrix.arms.get(run.arm)
-        if other is None or other.training.trainer != "command":
-            continue
-        values = placeholders(study, other, run.seed, study.model.start, data, here)
-        for key, text in texts.items() if other is arm else ():
-            filled(text, values, where=f"training.{key}")
-        twin = commands.setdefault(filled(str(other.training.command), values, quoted=True), run.name)
-        if twin != run.name:
-            raise UserError(
-                f"training.command: is the same for {twin} and {run.name}. Let it read {{method}}, {{seed}} and what "
-                "an experiment varies."
-            )
+        if (other := matrix.arms[run.arm]).training.trainer == "command":
+            of_run = placeholders(study, other, run.seed, *places)
+            twin = commands.setdefault(filled(str(other.training.command), of_run, quoted=True), run.name)
+            if twin != run.name:
+                raise UserError(
+                    f"training.command: is the same for {twin} and {run.name}. Let it read {{method}}, {{seed}} and "
+                    "what an experiment varies."
+                )
 
 
-def _check_methods(study: Study, arm: Arm) -> None:
+def _check_keys(study: Study, arm: Arm, used: Sequence[str]) -> None:
+    """UserError for a key that a run depends on, or that varies, and that the command does not read."""
+    for key, value in arm.settings:
+        if key not in (*used, "trainer", *COUNTED):
+            raise UserError(f"vary.{key}: {value} would change nothing: training.command has no {{{key}}}.")
+    of_arm = study.model_copy(update={"training": arm.training})
+    read = {"methods", "training.logs", *(f"training.{key}" for key in (*OWN, *COUNTED, *used)), *used}
+    for key in sorted(settings_of(of_arm, "run").keys() - settings_of(study, "evaluation").keys() - read):
+        name = key.removeprefix("training.")
+        raise UserError(f"{key}: the command does not read it. Leave it out, or add {{{name}}} to training.command.")
+
+
+def _check_method(study: Study, arm: Arm) -> None:
     """UserError if a method of the study has parts, which the command would not read."""
-    given = study.methods.get(arm.method_name)
-    if given is None:
+    if (given := study.methods.get(arm.method_name)) is None:
         return
-    plain = type(given)(**{key: getattr(given, key) for key in ("name", *TEXTS)})
-    preset = study.model_copy(update={"methods": {}})
-    with suppress(UserError):
-        plain = preset.method(arm.method_name)
+    presets = study.model_copy(update={"methods": {}})
+    try:
+        plain = presets.method(given.name)
+    except UserError:
+        plain = Method(name=given.name)
     if parts := different_parts(given, plain):
         raise UserError(
-            f"methods.{arm.method_name}: the command does not read {parts[0]}; with trainer: command, a method is a "
-            "name with a label. What differs belongs into the script, or into `vary` and a placeholder."
+            f"methods.{given.name}: the command does not read {parts[0]}; with trainer: command, a method is a name "
+            "with a label. What differs belongs in the script, or in `vary` with a placeholder."
         )

@@ -1,0 +1,250 @@
+"""A script of one's own trains runs: what it reads, what becomes of its log and model, and what is refused."""
+
+import csv
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policygrain.errors import Stopped, UserError
+from policygrain.paths import RunFolder, StudyFolder
+from policygrain.results import run_config, run_metrics, run_summary, run_timings
+from policygrain.study import Study, parse_study
+from policygrain.study.runs import run_matrix
+from policygrain.train.stopping import Stop
+from policygrain.trainers import command, program
+from policygrain.trainers.check import check_trainers
+from policygrain.trainers.command import filled
+
+from ..repository.test_docs import blocks
+from ..support.small import SMALL, train_small, write_study
+from ..support.snakemake import snakemake
+
+# A script that logs steps 0 to 4, and does what is asked.
+SCRIPT = """
+import json, os, pathlib, shutil, signal, sys, time
+start, out, seed, *asked = sys.argv[1:]
+out = pathlib.Path(out)
+with (out / "calls").open("a") as file:
+    print(*asked, file=file)
+if "fails" in asked:
+    sys.exit("out of luck")
+if "stops" in asked and "--resume" not in asked:
+    sys.exit(75)
+with (out / "log.jsonl").open("w") as log:
+    for step in range("late" in asked, 4 if "short" in asked else 5):
+        row = {"step": step, "entropy": 1 + step}
+        if step % 2 == 0 and not ("gap" in asked and step == 2):
+            row["accuracy"] = (100 if "percent" in asked else 1) * (step + int(seed)) / 8
+        print(json.dumps(row), file=log, flush=True)
+        while "waits" in asked and step == 3 and not (out.parent / "metrics.jsonl").exists():
+            time.sleep(0.01)
+if "slow" in asked and "--resume" not in asked:
+    os.kill(int(os.environ["TRAINS"]), signal.SIGTERM)
+    time.sleep(60)
+if "modelless" not in asked:
+    shutil.copytree(start, out / "final", dirs_exist_ok=True)
+if "broken" in asked:
+    (out / "final" / "config.json").unlink()
+"""
+TRAINING = {
+    "trainer": "command",
+    "command": f"{sys.executable} script.py {{start}} {{out}} {{seed}} {{method}} {{resume}}",
+    "logs": {"file": "{out}/log.jsonl", "format": "jsonl"},
+    "metrics": {"validation_accuracy": "accuracy", "entropy_old": "entropy"},
+    "model": "{out}/final",
+    "steps": 4,
+    "validate_every": 2,
+}
+
+
+def study_of(asked: str = "", training: Mapping[str, Any] = {}, **sections: Any) -> Study:
+    """The small study by the script."""
+    methods = {"methods": {"mine": {"label": "My loss"}}, "experiments": {"headline": {"methods": ["mine", "grpo"]}}}
+    keys = {**TRAINING, "command": f"{TRAINING['command']} {asked}", **training}
+    return parse_study({**SMALL, **methods, **sections, "training": keys}, Path("small.yaml"))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """The working directory, with the script; programs and logs are looked at without delay."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(program, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(command, "WATCH_SECONDS", 0.02)
+    return tmp_path
+
+
+def test_a_script_trains_a_run_that_is_not_started_again(made, folder):
+    run = RunFolder(train_small(study_of("waits"), folder / "run", *made))
+    assert run_metrics(run) == [
+        {"step": n, "total_updates": min(n + 1, 4), "entropy_old": n + 1}
+        | ({} if n % 2 else {"validation_accuracy": n / 8})
+        for n in range(5)
+    ]
+    assert len(run_timings(run)) == 5
+    summary = run_summary(run)
+    assert (summary.final.validation_accuracy, summary.final.tokens, summary.environment.engine) == (
+        0.5,
+        None,
+        "command",
+    )
+    assert (run.model / "model.safetensors").read_bytes() == (made[1] / "model.safetensors").read_bytes()
+    train_small(study_of("waits"), folder / "run", *made)
+    assert (run.out / "calls").read_text() == "mine waits\n"
+    (folder / "script.py").write_text(SCRIPT + "# edited")
+    train_small(study_of("waits"), folder / "run", *made)
+    assert run_config(run).key != summary.key and list(run.path.glob("superseded-*")), "another script is another run"
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ("fails", r"exit code 1; .*out of luck"),
+        ("short", r"steps 0 to 3, and training.steps is 4"),
+        ("late", r"no accuracy at step 0"),
+        ("gap", r"no accuracy at step 2"),
+        ("percent", r"accuracy is (25|50) at step [24]; a share"),
+        ("modelless", r"training.model: .*final has no config.json"),
+        ("broken", r"training.model: .*final has no config.json"),
+    ],
+)
+def test_what_a_script_did_not_do_is_one_message(asked, message, made, folder):
+    with pytest.raises(UserError, match=f"(?s){message}"):
+        train_small(study_of(asked), folder / "run", *made)
+    assert not (folder / "run" / "summary.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("training", "message"),
+    [
+        (
+            {"metrics": {"validation_accuracy": "acuracy"}},
+            r"training.metrics.validation_accuracy: .*Did you mean 'accuracy'",
+        ),
+        ({"logs": {"file": "{out}/other.csv", "format": "csv"}}, r"other.csv"),
+        ({"logs": {"file": "{out}/log.jsonl", "format": "trl"}}, r"log.jsonl"),
+    ],
+)
+def test_logs_that_cannot_be_read_are_one_message(training, message, made, folder):
+    with pytest.raises(UserError, match=message):
+        train_small(study_of(training=training), folder / "run", *made)
+
+
+def test_a_script_that_is_stopped_is_told_to_resume(made, folder, monkeypatch):
+    """By a signal to the process that watches it, and by itself."""
+    monkeypatch.setenv("TRAINS", str(os.getpid()))
+    for asked in ("slow", "stops"):
+        study, run = study_of(asked), RunFolder(folder / asked)
+        with pytest.raises(Stopped), Stop() as stop:
+            train_small(study, run.path, *made, stop=stop)
+        train_small(study, run.path, *made)
+        assert (run.out / "calls").read_text() == f"mine {asked}\nmine --resume {asked}\n"
+        assert run_summary(run).final.steps == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"training": {"learning_rate": 0.1}}, r"training.learning_rate: the command does not read it"),
+        ({"training": {"command": "train {sead} {out}"}}, r"training.command: nothing is called \{sead\}.*'seed'"),
+        ({"training": {"command": "train ${HOME} {out}"}}, r"nothing is called \{HOME\}.*twice"),
+        ({"training": {"command": "train {out"}}, r"training.command: .*twice"),
+        ({"training": {"command": "train {seed} {out}"}}, r"Add \{start\}"),
+        ({"training": {"command": "train {seed} {start}"}}, r"is the same for mine/seed0 and grpo/seed0"),
+        (
+            {"training": {"command": "train {method} {start}"}, "seeds": [0, 1]},
+            r"the same for mine/seed0 and mine/seed1",
+        ),
+        ({"training": {"model": "final"}}, r"training.model: must be in \{out\}"),
+        ({"training": {"logs": {"file": "log.csv", "format": "csv"}}}, r"training.logs.file: must be in \{out\}"),
+        ({"training": {"model": None}}, r"training.model: names no model, so set `evaluate: false`"),
+        ({"methods": {"mine": {"clip": {"low": 0.1}}}}, r"methods.mine: the command does not read clip"),
+        ({"model": {"lora": {"rank": 2}}}, r"model.lora: the command does not read it"),
+        (
+            {"experiments": {"headline": {"methods": ["mine"], "vary": {"beta": [1, 2]}}}},
+            r"vary.beta: 1 would change noth",
+        ),
+    ],
+)
+def test_what_the_command_does_not_read_is_refused_before_anything_is_spent(changes, message):
+    study = study_of(**changes)
+    with pytest.raises(UserError, match=message):
+        check_trainers(study)
+
+
+def test_what_is_varied_reaches_the_command_though_no_study_has_such_a_key():
+    keys = "{learning_rate} {beta} {model.start}"
+    vary = {"beta": [0.1, 0.5], "learning_rate": [1e-5]}
+    study = study_of(keys, experiments={"headline": {"methods": ["mine"], "vary": vary}})
+    check_trainers(study)
+    folders = StudyFolder(Path("results"))
+    commands = [
+        filled(
+            str(arm.training.command),
+            command.placeholders(study, arm, 3, "a b", folders.data, folders.run("x", 3)),
+            True,
+        )
+        for arm in run_matrix(study).arms.values()
+    ]
+    assert [text.split()[-3:] for text in commands] == [["1e-05", "0.1", "tiny"], ["1e-05", "0.5", "tiny"]]
+    assert all("'a b'" in text and " 3 mine" in text for text in commands)
+
+
+@given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1))
+def test_a_value_is_one_word_that_no_shell_runs(value):
+    shell = ["bash", "-c", filled("printf '%s' {value}", {"value": value}, quoted=True)]
+    assert subprocess.run(shell, capture_output=True, check=True).stdout == value.encode()
+
+
+@pytest.mark.trl
+def test_a_loop_of_ones_own_in_a_whole_study(root, folder):
+    """Two methods × three seeds by a loop in torch, to benchmarks, tables and the comparison of its arms."""
+    loop = "tests/support/plain_loop.py --model {start} --baseline {method} --train {train} --validation {validation}"
+    training = {
+        "trainer": "command",
+        "command": f"{sys.executable} {root}/{loop} --steps {{steps}} --seed {{seed}} --out {{out}}",
+        "logs": {"file": "{out}/log.csv", "format": "csv"},
+        "metrics": {"validation_accuracy": "validation", "sampled_accuracy": "reward"},
+        "model": "{out}/final",
+        "steps": 4,
+        "validate_every": 2,
+    }
+    study = SMALL | {"name": "own-loop", "seeds": [0, 1, 2], "training": training}
+    study["methods"] = {"group": {"label": "group baseline"}, "constant": {}}
+    study["experiments"] = {"headline": {"methods": ["constant", "group"], "reference": "constant"}}
+    results = whole(root, folder, study)
+    with (results.path / "tables" / "contrasts.csv").open() as file:
+        [row] = csv.DictReader(file)
+    assert (row["of"], row["than"], row["auc_n"]) == ("group", "constant", "3")
+
+
+@pytest.mark.trl
+def test_the_page_about_a_script_of_ones_own_is_true(root, folder, monkeypatch):
+    """Its script and its study, as printed, in fewer steps."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    page = root / "docs" / "your-script.md"
+    [script], [text, *_] = blocks(page, "python"), blocks(page, "yaml")
+    (folder / "train.py").write_text(script)
+    study = yaml.safe_load(text.replace(".venv/bin/python", sys.executable))
+    assert study["training"]["command"].split()[1] == "train.py"
+    study["training"] |= {"steps": 4, "validate_every": 2}
+    study["model"]["warm_start"] = {"steps": 60, "mixed_steps": 0}
+    results = whole(root, folder, study)
+    assert {run.name for run in (results.path / "runs").iterdir()} == set(study["methods"])
+
+
+def whole(root: Path, folder: Path, study: dict[str, object]) -> StudyFolder:
+    """The results of a study from its file to its report."""
+    file = write_study(folder / "study.yaml", study)
+    snakemake(root, folder, file, "all")
+    results = StudyFolder(folder / "results" / str(study["name"]))
+    assert (results.path / "report.html").exists() and (results.path / "tables" / "results.tex").exists()
+    return results

@@ -228,14 +228,14 @@ def test_a_loop_of_ones_own_in_a_whole_study(root, folder):
 
 @pytest.mark.trl
 def test_the_page_about_a_script_of_ones_own_is_true(root, folder, monkeypatch):
-    """Its script and its study, as printed, in fewer steps."""
+    """Its script and its study, as printed, with fewer steps and seeds."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     page = root / "docs" / "your-script.md"
     [script], [text, *_] = blocks(page, "python"), blocks(page, "yaml")
     (folder / "train.py").write_text(script)
     study = yaml.safe_load(text.replace(".venv/bin/python", sys.executable))
     assert study["training"]["command"].split()[1] == "train.py"
-    study["training"] |= {"steps": 4, "validate_every": 2}
+    study |= {"seeds": [0, 1], "training": study["training"] | {"steps": 2, "validate_every": 1}}
     study["model"]["warm_start"] = {"steps": 60, "mixed_steps": 0}
     results = whole(root, folder, study)
     assert {run.name for run in (results.path / "runs").iterdir()} == set(study["methods"])

@@ -57,7 +57,7 @@ def notes(study: Study) -> list[str]:
                 "are used."
             )
     arms = run_matrix(study).arms
-    trained = [arm.training for arm in arms.values()]
+    trained = [arm.training for arm in arms.values() if arm.training.trainer != "command"]
     if trained and all(t.updates_of_batch == 1 and not t.off_policy_steps for t in trained):
         messages.append(
             "training.updates_per_batch and training.epochs are 1 in all arms, and training.off_policy_steps is 0: all "
@@ -110,9 +110,8 @@ def _context(study: Study) -> int | None:
 
 
 def _check_lengths(study: Study, context: int | None) -> None:
-    lengths = {"training.max_tokens": study.training.max_tokens}
-    for name, arm in run_matrix(study).arms.items():
-        lengths[f"vary.max_tokens of {name}"] = arm.training.max_tokens
+    trained = [arm.training for arm in run_matrix(study).arms.values() if arm.training.trainer != "command"]
+    lengths = {"training.max_tokens": max((training.max_tokens for training in trained), default=0)}
     for i, benchmark in enumerate(study.evaluation.benchmarks):
         lengths[f"evaluation.benchmarks[{i}].sampling.max_tokens"] = sampling_of(study, benchmark).max_tokens
     for key, length in lengths.items():

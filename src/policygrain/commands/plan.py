@@ -53,6 +53,8 @@ def run_tokens(study: Study, arm: Arm, lengths: Lengths) -> Array:
     `kl_initial` needs the reference policy, it scores a quarter of the groups.
     """
     method, training = arm.method, arm.training
+    if training.trainer == "command":  # nothing is known of it
+        return np.zeros(3)
     one = min(lengths["response"], training.max_tokens)
     draws = min(lengths["draws"], method.sampler.max_batches) if method.sampler.dynamic else 1.0
     reference = 1 if "reference" in method.needs else 1 / 4
@@ -90,7 +92,8 @@ def jobs(study: Study, lengths: Lengths) -> Iterator[tuple[str, Array]]:
             tokens = tokens + evaluation
         together = study.seeds_per_process == "all"
         yield from [("train", len(runs) * tokens)] if together else [("train", tokens)] * len(runs)
-    yield "evaluate", starts * evaluation
+    if matrix.evaluated:
+        yield "evaluate", starts * evaluation
     if not after_training:
         for count in Counter(run.arm for run in matrix.evaluated).values():
             yield "evaluate", count * evaluation
@@ -160,7 +163,9 @@ def estimate(study: Study, name: str) -> dict[str, Any]:
             added = {"jobs": 1, **dict(zip(TOKENS, tokens.tolist(), strict=True)), "hours": hours}
             of |= {key: of[key] + value for key, value in added.items()} | {"longest": max(of["longest"], hours)}
     rules["all"] = rules.pop("all")  # the last one
-    plan = {"study": study.name, "model": study.model.start, "parameters": n, "runs": len(run_matrix(study).runs)}
+    matrix = run_matrix(study)
+    plan = {"study": study.name, "model": study.model.start, "parameters": n, "runs": len(matrix.runs)}
+    plan["by_command"] = sum(matrix.arms[run.arm].training.trainer == "command" for run in matrix.runs)
     return plan | {"device": {"name": name, **device}, "lengths": lengths, "rules": rules}
 
 
@@ -182,6 +187,8 @@ def plan_text(plan: Mapping[str, Any]) -> str:
         f"{lengths['draws']:g} prompts sampled for each that dynamic sampling keeps. {lengths['source']}",
         f"device   {device['source']}\n",
     ]
+    if plan["by_command"]:
+        lines.append(f"The cost of {plan['by_command']} runs by a command is not known, and is not counted.\n")
     return "\n".join(lines)
 
 

@@ -124,7 +124,7 @@ def check_arm(study: Study, arm: Arm) -> None:
         if getattr(settings, other, None) and other not in used:
             raise UserError(f"training.{other}: only trainer: {other} reads it, and training.trainer is {name}.")
     if lacks := lacking(name, study, arm):
-        others = [other for other in TRAINERS if not lacking(other, study, arm)]
+        others = [other for other in TRAINERS if other != "command" and not lacking(other, study, arm)]
         instead = f"Set it to {' or '.join(others)}, or leave" if others else "Leave"
         raise UserError(
             f"training.trainer: {name} lacks features that {arm.name} needs: {'; '.join(lacks)}. {instead} them out "

@@ -6,11 +6,12 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from ..errors import UserError
 from .batch import TokenBatch
 from .clip import Surrogate
 from .correction import loglinear, rollout_weights
@@ -164,3 +165,32 @@ def merge_metrics(parts: Sequence[dict[str, float]]) -> dict[str, float]:
         "effective_sample_share": mean**2 / square if square else 0.0,
         "positive_gradient_share": positive / (positive + negative) if positive + negative else 0.0,
     }
+
+
+def check(method: Method) -> None:
+    """Run a method on a small example with the tensors that its parts need and no others. UserError if it fails."""
+    where, x = f"methods.{method.name}", torch.tensor([[-0.5, -1.0, -2.0], [-1.5, -0.1, -0.2]])
+    log_probs, entropy = x.clone().requires_grad_(), (-x).requires_grad_()
+    try:
+        needed: dict[str, Any] = {
+            "ref_log_probs": x - 0.2 if "reference" in method.needs else None,
+            "future_log_probs": x if "mtp_heads" in method.needs else None,
+            "old_future_log_probs": x if "mtp_heads" in method.needs else None,
+            "groups": torch.tensor([0, 1]) if "groups" in method.needs else None,
+            "staleness": torch.tensor([1, 3]) if "staleness" in method.needs else None,
+        }
+        mask = torch.tensor([[1, 1, 1], [1, 1, 0]])
+        batch = TokenBatch(
+            log_probs, x - 0.1, torch.tensor([1.0, -1.0]), mask, entropy, -x, rollout_log_probs=x - 0.1, **needed
+        )
+        with torch.random.fork_rng(devices=[]):
+            loss = method.loss(batch.replace(step=method.step_of(batch))).loss
+        method.advantage(torch.zeros(2, 2))
+        _, by_entropy = torch.autograd.grad(loss, [log_probs, entropy], allow_unused=True)
+    except Exception as error:  # a custom function may raise anything
+        raise UserError(f"{where}: the method does not work on a small example: {error}") from error
+    if by_entropy is not None and by_entropy.any() and "entropy_gradient" not in method.needs:
+        raise UserError(
+            f"{where}: the loss depends on batch.entropy, which has no gradient in training unless a function declares "
+            'it: `@needs("entropy_gradient")`.'
+        )

@@ -190,7 +190,7 @@ class Method:
         Methods without custom functions are already checked by their types; nothing is run or imported for them.
         """
         if self.custom_functions:
-            from .check import check
+            from .loss import check
 
             check(self)
 

@@ -26,7 +26,7 @@ HIGHER, NARROW = ({"low": low, "high": high, "dual": None} for low, high in ((0.
 COMPARISON = {
     "none": ("none", None),
     "token": ("token", (0.1, 0.14)),
-    "block": ("block K=5, uniform, normalised", (0.1, 0.14)),
+    "block": ("block, weights uniform, edges normalised", (0.1, 0.14)),
     "prefix": ("prefix", (0.2, 0.28)),
     "sequence": ("sequence", (0.003, 0.004)),
     "product": ("product, cap 2.0", None),
@@ -113,7 +113,7 @@ def test_label_and_source_are_those_of_the_method_itself():
     own = resolved_methods({"narrow": {"base": "tepo", "clip": {"low": 0.1}}, "tepo": {"clip": {"low": 0.3}}})
     assert [getattr(own["narrow"], key) for key in TEXTS] == ["tepo", "", "", ""]
     assert method("gspo", ratio={"stop_gradient": True}).ratio.label == "sequence, stop_gradient True"
-    assert Block(future_weight=0.1).label == "block K=5, φ=0.1"
+    assert Block(future_weight=0.1).label == "block, future_weight 0.1"
     assert [getattr(own["tepo"], key) for key in TEXTS] == [getattr(method("tepo"), key) for key in TEXTS]
 
 

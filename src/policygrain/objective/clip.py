@@ -7,13 +7,16 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from .divergence import LARGEST_LOG, TINY, bernoulli_kl
 from .part import Part, needs, setting
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from .batch import TokenBatch
+
+# exp of a number above about 88 overflows float32; the exact value of such a ratio does not matter.
+LARGEST_LOG = 80.0
+TINY = 1e-8
 
 
 class Surrogate(NamedTuple):
@@ -217,6 +220,12 @@ class DppoKl(Clip):
         new, old = batch.log_probs.detach(), batch.old_log_probs
         divergence = bernoulli_kl(old, new)
         return _masked(ratio, batch, (divergence > self.low) & (new < old), (divergence > self.high) & (new > old))
+
+
+def bernoulli_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """KL(p ‖ q) of two Bernoulli distributions, the sampled token against all others, from its log-probabilities."""
+    p, q = (x.exp().clamp(max=1.0) for x in (log_p, log_q))  # a log-probability may be above 0 by rounding
+    return p * (log_p - log_q) + (1 - p) * ((1 - p + TINY) / (1 - q + TINY)).log()
 
 
 def _masked(ratio: Tensor, batch: TokenBatch, fallen: Tensor, risen: Tensor) -> Surrogate:

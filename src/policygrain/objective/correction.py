@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .divergence import LARGEST_LOG
+from .clip import LARGEST_LOG
 
 if TYPE_CHECKING:
     from .method import Grain, Sampler

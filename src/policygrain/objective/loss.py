@@ -13,10 +13,9 @@ from torch import Tensor
 
 from ..errors import UserError
 from .batch import TokenBatch
-from .clip import Surrogate
+from .clip import LARGEST_LOG, Surrogate
 from .correction import loglinear, rollout_weights
-from .divergence import LARGEST_LOG, k3
-from .penalty import EntropySignal, Kl, entropy_drop_mask
+from .penalty import EntropySignal, Kl, entropy_drop_mask, k3
 
 if TYPE_CHECKING:
     from .method import Method

@@ -6,8 +6,7 @@ import abc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from .clip import token_covariance
-from .divergence import k3
+from .clip import LARGEST_LOG, token_covariance
 from .part import Need, Part, needs, setting
 
 if TYPE_CHECKING:
@@ -62,6 +61,12 @@ class Kl(Penalty):
         """The reference model, if it is the initial policy; the log-probabilities of the step, for covariances."""
         reference = frozenset[Need]({"reference"} if self.reference == "initial" else ())
         return reference | frozenset[Need]({"step_log_probs"} if self.entropy_signal == "covariance" else ())
+
+
+def k3(log_probs: Tensor, reference_log_probs: Tensor) -> Tensor:
+    """exp(d) − d − 1 ≥ 0, d = log π_ref − log π_θ: an unbiased, low-variance estimate of KL(π_θ ‖ π_ref)."""
+    d = (reference_log_probs - log_probs).clamp(-LARGEST_LOG, LARGEST_LOG)
+    return d.expm1() - d
 
 
 def entropy_drop_mask(batch: TokenBatch, entropy_signal: EntropySignal = "auto") -> Tensor:

@@ -197,15 +197,6 @@ class Block(Ratio):
         return beta_t * log_ratio + beta_other * (log_sum - log_ratio)
 
     @property
-    def label(self) -> str:
-        """`block K=5` with the default weights, `block K=5, joint` with others, `block, turns` over turns."""
-        name = "block" if self.layout == "turns" else f"block K={self.size}"
-        changed = {key: str(value) for key, value in self.changed.items()} | {"size": name}
-        if "future_weight" in changed:
-            changed["future_weight"] = f"φ={self.future_weight:g}"
-        return ", ".join([changed.pop("size"), *changed.values()])
-
-    @property
     def needs(self) -> frozenset[Need]:
         """`mtp_heads` with ``future: mtp_heads``."""
         return frozenset({"mtp_heads"} if self.n_mtp_heads else ())

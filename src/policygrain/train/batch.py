@@ -18,7 +18,7 @@ from ..model.scoring import TokenScores
 from ..objective import Method
 from ..objective.batch import TokenBatch
 from ..objective.correction import effective_sample_share, log_weights, rollout_weights
-from ..objective.divergence import k3
+from ..objective.penalty import k3
 from ..provenance import seed_of
 from ..study.schema import Training
 

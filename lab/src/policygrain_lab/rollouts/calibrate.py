@@ -10,9 +10,8 @@ from torch import Tensor
 
 from policygrain.errors import UserError
 from policygrain.objective import method, method_names
-from policygrain.objective.clip import PpoClip
+from policygrain.objective.clip import LARGEST_LOG, PpoClip
 from policygrain.objective.correction import effective_sample_share
-from policygrain.objective.divergence import LARGEST_LOG
 from policygrain.objective.ratio import Block, PrefixRatio, Ratio, SequenceRatio, TokenRatio
 
 from .files import ALL_0, Rollouts

@@ -134,6 +134,8 @@ class Block(Ratio):
     )
 
     def __post_init__(self) -> None:
+        if self.layout == "turns" and self.weights == "future":
+            raise ValueError("weights: must be uniform or joint with layout: turns")
         if self.future == "mtp_heads" and (self.layout != "sliding" or self.size < 2):
             raise ValueError("future: mtp_heads needs layout: sliding and a size of at least 2")
         if self.future == "mtp_heads" and self.edges == "normalised":
@@ -144,8 +146,6 @@ class Block(Ratio):
         if self.edges == "normalised":
             constant = log_ratio.detach()
             log_ratio = constant + (log_ratio - constant) / self.coverage(batch).to(log_ratio.dtype)
-        if self.layout == "turns":
-            return self._over_turns(log_ratio, batch)
         log_sum, count = self._sum(log_ratio, batch), self._sum(batch.mask.to(log_ratio.dtype), batch)
         if self.future == "mtp_heads":
             log_sum = log_ratio + batch.future_log_ratio
@@ -158,8 +158,8 @@ class Block(Ratio):
 
     @property
     def beta(self) -> tuple[float, float]:
-        """(β_0, β_n for n ≥ 1) of a whole window."""
-        if self.weights == "joint" or self.size == 1:
+        """(β_0, β_n for n ≥ 1) of a whole window; those of a turn are all the same."""
+        if self.weights == "joint" or self.size == 1 or self.layout == "turns":
             return 1.0, 1.0
         if self.weights == "uniform":
             return 1 / self.size, 1 / self.size
@@ -169,9 +169,6 @@ class Block(Ratio):
         """Σ_t β_{k−t}: the β of token k, added up over all windows that contain it; 1 on padding. [batch, tokens]."""
         beta_0, beta_n = self.beta
         live = batch.mask.double()
-        if self.layout == "turns":
-            # A token is in as many windows as its turn has tokens. Their β for it add up to 1; with `joint` each is 1.
-            return (batch.sum_over_turns(live) if self.weights == "joint" else live).where(batch.mask, 1.0)
         # The reciprocal of the divisor of a window's β.
         count = self._sum(live, batch)
         scale = live if self.weights == "joint" else live / (beta_n * count.clamp(min=1) + (beta_0 - beta_n))
@@ -180,21 +177,11 @@ class Block(Ratio):
 
     def _sum(self, x: Tensor, batch: TokenBatch, *, back: bool = False) -> Tensor:
         """Σ of ``x`` over the window of each token; ``back``: over the windows that contain the token."""
+        if self.layout == "turns":
+            return batch.sum_over_turns(x)
         if self.layout == "tiled":
             return batch.sum_over_tiles(x, self.size)
         return batch.sum_over_windows(x, self.size, back=back)
-
-    def _over_turns(self, log_ratio: Tensor, batch: TokenBatch) -> Tensor:
-        """log r_t over the turn of each token, whose number of tokens is K."""
-        log_sum, count = (batch.sum_over_turns(x) for x in (log_ratio, batch.mask.to(log_ratio.dtype)))
-        if self.weights == "joint":
-            return log_sum
-        if self.weights == "uniform":
-            return log_sum / count.clamp(min=1)
-        # Weight of all tokens except t; in a turn of one token it is 0.
-        others = self.future_weight * (count > 1).to(log_ratio.dtype)
-        beta_t, beta_other = 1 - others, others / (count - 1).clamp(min=1)
-        return beta_t * log_ratio + beta_other * (log_sum - log_ratio)
 
     @property
     def needs(self) -> frozenset[Need]:

@@ -23,13 +23,7 @@ PER_TOKEN = (
 )
 PER_RESPONSE = ("advantages", "staleness")  # or per token
 
-# The required tensors, and hints on where trainers have them.
-REQUIRED = {
-    "log_probs": "log-probabilities of the response tokens under the current policy, with gradient",
-    "old_log_probs": "under the policy that sampled; with one update per batch, log_probs.detach()",
-    "advantages": "one number per response, or per token",
-    "mask": "1 on the tokens of responses",
-}
+REQUIRED = ("log_probs", "old_log_probs", "advantages", "mask")
 
 
 def turn_numbers(mask: Tensor) -> Tensor:
@@ -110,9 +104,9 @@ class TokenBatch:
     max_length: int | None = None
 
     def __post_init__(self) -> None:
-        for name, hint in REQUIRED.items():
+        for name in REQUIRED:
             if not isinstance(value := getattr(self, name), Tensor):
-                raise ValueError(f"{name} must be a tensor, got {type(value).__name__}; {hint}")
+                raise ValueError(f"{name} must be a tensor, got {type(value).__name__}")
         shape = self.log_probs.shape
         if self.log_probs.ndim != 2:
             raise ValueError(f"log_probs must be [batch, tokens], got {tuple(shape)}")
@@ -160,8 +154,10 @@ class TokenBatch:
             return self.replace(step=None)
         if self.step.tensors is None:
             raise ValueError(
-                "batch.step_tensors: only the totals of the optimizer step are given. A function that reads the "
-                'step\'s tensors declares it: `from policygrain.objective import needs` and `@needs("step_log_probs")`.'
+                "batch.step_tensors: statistics of the whole optimizer step are read, and TokenBatch.step has only its "
+                "totals. Give StepTotals the whole step as `tensors`, or micro_batch_statistics=True, where results "
+                "depend on how a step is divided. A function of your own in a study declares that it reads them: `from "
+                'policygrain.objective import needs` and `@needs("step_log_probs")`.'
             )
         return self.step.tensors
 

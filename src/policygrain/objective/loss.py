@@ -98,7 +98,7 @@ def importance(method: Method, batch: TokenBatch) -> Tensor:
 
 
 def _flags(method: Method, batch: TokenBatch) -> dict[str, float]:
-    """Flags in the metrics on how the loss is computed. ValueError if the batch lacks the statistics it needs."""
+    """Flags in the metrics on how the loss is computed."""
     flags: dict[str, float] = {}
     by_covariance = not batch.has_entropies and any(
         isinstance(part, Kl) and part.mask != "all" and part.entropy_signal == "auto" for part in method.penalties
@@ -112,12 +112,6 @@ def _flags(method: Method, batch: TokenBatch) -> dict[str, float]:
         flags["mask_signal_covariance"] = 1.0
     of_step = by_covariance or "step_log_probs" in method.needs
     if of_step and batch.step is not None and batch.step.tensors is None:
-        if not batch.step.micro_batch_statistics:
-            raise ValueError(
-                f"{method.name}: reads statistics of the whole optimizer step (covariances), and TokenBatch.step has "
-                "only its totals. Give StepTotals the whole step as `tensors`, or "
-                "micro_batch_statistics=True, where results depend on how a step is divided."
-            )
         flags["micro_batch_statistics"] = 1.0
     return flags
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-import importlib
+import pkgutil
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
@@ -113,12 +113,10 @@ class Custom(Part):
     @property
     def function(self) -> Callable[..., Any]:
         """The imported function. UserError if the import fails."""
-        module, _, attribute = self.name.partition(":")
         try:
-            function: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+            function: Callable[..., Any] = pkgutil.resolve_name(self.name)
         except Exception as error:  # the user's module may raise anything
-            missing = isinstance(error, ModuleNotFoundError) and module.split(".")[0] == error.name
-            hint = " Is its folder on PYTHONPATH?" if missing else ""
+            hint = " Is its folder on PYTHONPATH?" if isinstance(error, ModuleNotFoundError) else ""
             raise UserError(f"{self.name!r} cannot be imported: {error}.{hint}") from error
         return function
 

@@ -36,7 +36,7 @@ from typing import Any
 from math_verify import parse, verify
 
 from common import parser_of, provenance, save
-from policygrain.grading import MathGrader
+from policygrain.grading import Item, MathGrader
 
 SEED = 0
 TIMEOUT = 5  # seconds of the serial loop
@@ -93,7 +93,7 @@ def serial(tasks: list[Pair]) -> list[bool]:
 
 
 def graded(grader: MathGrader, tasks: list[Pair]) -> list[str]:
-    return list(grader.compare([gold for gold, _ in tasks], [answer for _, answer in tasks]))
+    return grader.compare([Item(*task) for task in tasks])
 
 
 def timed(function: Any, *arguments: Any) -> tuple[float, list[Any]]:
@@ -130,10 +130,10 @@ def main() -> None:
     with MathGrader() as grader:
         files = sorted(arguments.data.glob("*.jsonl"))
         golds = [json.loads(line)["answer"] for file in files for line in file.read_text().split("\n") if line]
-        unreadable = {golds[i] for i in grader.unreadable_golds(golds)}
+        unreadable = {item.gold for item in grader.unreadable_golds([Item(gold, "") for gold in golds])}
         golds = [gold for gold in golds if gold not in unreadable]
         grader.close()
-        start, _ = timed(grader.compare, ["x + 1"], ["1 + x + 0"])
+        start, _ = timed(grader.compare, [Item("x + 1", "1 + x + 0")])
         rounds = []
         for _ in range(arguments.rounds):
             tasks = pairs(golds, arguments.answers, draw)

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from policygrain.data.sets import SETS, data_root
 from policygrain.data.sources import load
-from policygrain.grading import MathGrader, Options
-from policygrain.grading.math import without_box
+from policygrain.grading import Item, MathGrader, Options
+from policygrain.grading.answers import without_box
 from policygrain.grading.notation import normalize
 
 EACH = 20
@@ -81,9 +81,9 @@ def main() -> None:
     golds = sorted({(without_box(p.answer), p.options.list_answer, p.options.text) for p in problems})
     pairs = [(gold, many, *edit) for gold, many, text in golds if not text for edit in perturbations(normalize(gold))]
     with MathGrader() as grader:
-        unequal = [g for g, as_list, text in golds if grader.unreadable_golds([g], Options(as_list, text=text))]
-        options = [Options(list_answer=as_list) for _, as_list, _, _ in pairs]
-        outcomes = grader.compare([p[0] for p in pairs], [p[3] for p in pairs], options)
+        items = [Item(gold, "", Options(as_list, text=text)) for gold, as_list, text in golds]
+        unequal = [item.gold for item in grader.unreadable_golds(items)]
+        outcomes = grader.compare([Item(gold, text, Options(as_list)) for gold, as_list, _, text in pairs])
     accepted = [pair for pair, outcome in zip(pairs, outcomes, strict=True) if outcome == "correct"]
     lines = [json.dumps({"gold": g, "kind": k, "answer": a}, ensure_ascii=False) for g, _, k, a in accepted]
     arguments.out.write_text("\n".join(lines) + "\n")

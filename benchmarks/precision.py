@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from common import parser_of, provenance, save
 from policygrain.data.families import generate
 from policygrain.data.prompts import PromptRenderer
-from policygrain.grading import NumericGrader
+from policygrain.grading import Item, NumericGrader
 from policygrain.model.device import set_compute_dtype
 from policygrain.model.loading import load_model
 from policygrain.model.rollout import Request, Rollout
@@ -63,7 +63,7 @@ def measure(model: PreTrainedModel, tokenizer: Any, problems: int) -> dict[str, 
         sampled[name], held[name] = engine.generate(requests), engine.model
         texts = [tokenizer.decode(r.ids, skip_special_tokens=True) for r in sampled[name]]
         with NumericGrader(study.extraction) as grader:
-            accuracy[name] = sum(o == "correct" for o in grader.grade(golds, texts)) / len(golds)
+            accuracy[name] = sum(o == "correct" for o in grader.grade([*map(Item, golds, texts)])) / len(golds)
     difference = log_probs(held["float32"], requests, sampled["bfloat16"]) - log_probs(
         held["bfloat16"], requests, sampled["bfloat16"]
     )

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from common import parser_of, provenance, save
-from policygrain.grading import CodeGrader, Options
+from policygrain.grading import CodeGrader, Item, Options
 from policygrain.grading.sandbox import isolation
 
 WORKERS = 2
@@ -34,7 +34,7 @@ TESTS = """def check(candidate):
 
 def sandboxed(grader: CodeGrader, programs: list[str]) -> None:
     options = Options(tests=TESTS, entry_point="first_words")
-    assert set(grader.grade([""] * len(programs), programs, options)) == {"correct"}
+    assert set(grader.grade([Item("", program, options) for program in programs])) == {"correct"}
 
 
 def plain(programs: list[str]) -> None:

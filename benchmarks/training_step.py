@@ -53,7 +53,7 @@ from policygrain.clock import Clock
 from policygrain.data.families import FAMILIES, LEVELS, generate
 from policygrain.data.problem import Problem
 from policygrain.data.prompts import PromptRenderer
-from policygrain.grading import NumericGrader
+from policygrain.grading import Item, NumericGrader
 from policygrain.model import tiny
 from policygrain.model.device import compute_dtype, resolve_compute
 from policygrain.model.engine import open_engine
@@ -220,7 +220,7 @@ class Turns(TrainerCallback):
     ) -> list[float]:
         """PolicyGrain's grader as a reward function of TRL's; what was sampled is counted by the way."""
         grader = self.ours.collector.grader
-        rewards = [float(o == "correct") for o in grader.grade(answer, completions)]
+        rewards = [float(o == "correct") for o in grader.grade([*map(Item, answer, completions)])]
         self.graded = {"tokens": sum(map(len, completion_ids)), "reward": statistics.mean(rewards)}
         return rewards
 

@@ -17,7 +17,7 @@ import os
 import re
 from pathlib import Path
 
-from policygrain.grading import MathGrader
+from policygrain.grading import Item, MathGrader
 
 FIXED = ["0", "1", "-1", "2", "x", "n", "A", "B", "i", "e", "()", "=", "0=0", "x=x"]
 FIXED += ["\\pi", "\\emptyset", "\\{\\}", "\\infty", "\\text{none}", "\\mathbb{R}"]
@@ -39,9 +39,9 @@ def main() -> None:
     files = sorted(arguments.data.glob("*.jsonl"))
     golds = [*{json.loads(line)["answer"] for file in files for line in file.read_text().split("\n") if line}]
     with MathGrader() as grader:
-        unreadable = {golds[i] for i in grader.unreadable_golds(golds)}
+        unreadable = {item.gold for item in grader.unreadable_golds([Item(gold, "") for gold in golds])}
         pairs = [(g, a) for g in sorted({*golds} - unreadable) if not re.fullmatch(r"-?[\d,]+", g) for a in trivial(g)]
-        outcomes = grader.compare([gold for gold, _ in pairs], [answer for _, answer in pairs])
+        outcomes = grader.compare([Item(*pair) for pair in pairs])
     accepted = [pair for pair, outcome in zip(pairs, outcomes, strict=True) if outcome == "correct"]
     for gold, answer in accepted:
         print(f"{gold!r} <- {answer!r}")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policygrain.data.families import FAMILIES, Demonstrator, demonstrations, generate, split_of
-from policygrain.grading import NumericGrader
+from policygrain.grading import Item, NumericGrader
 
 ENGLISH = ("plain_sum", "word_problem")
 TINY = [family for family in FAMILIES if family not in ENGLISH]
@@ -55,7 +55,7 @@ def test_answers_are_right(family, seed, level):
     question, steps, answer = FAMILIES[family](random.Random(seed), level, Demonstrator(random.Random(0)))
     assert int(answer) == solve(question)
     # Before the last step the answer is already found: the final line repeats the scratchpad's result.
-    assert NumericGrader().grade([answer], [f"{steps}\\boxed{{{answer}}}"]) == ["correct"]
+    assert NumericGrader().grade([Item(answer, f"{steps}\\boxed{{{answer}}}")]) == ["correct"]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -82,7 +82,10 @@ def test_demonstrations_have_training_questions_and_both_kinds_of_response():
     direct = [response.startswith("\\boxed{") for _, response in shown]
     assert 0.55 < sum(direct) / 1000 < 0.65
     golds = [str(solve(question)) for question, _ in shown]
-    right = [o == "correct" for o in NumericGrader().grade(golds, [r for _, r in shown])]
+    right = [
+        o == "correct"
+        for o in NumericGrader().grade([Item(gold, r) for gold, (_, r) in zip(golds, shown, strict=True)])
+    ]
     assert all(r for r, d in zip(right, direct, strict=True) if d)
     assert 0.3 < sum(r for r, d in zip(right, direct, strict=True) if not d) / (1000 - sum(direct)) < 0.9
 

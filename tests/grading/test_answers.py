@@ -1,12 +1,15 @@
-"""Answers that look right and are wrong, right ones that look different, and answers of public bug reports."""
+"""Answers that look right and are wrong, right ones that look different, those of public bug reports, and files."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from policygrain.cli import main
 from policygrain.data.sources import load
-from policygrain.grading import MathGrader, Options
+from policygrain.errors import UserError
+from policygrain.grading import Item, MathGrader, Options
 from policygrain.grading.extraction import boxed
 from policygrain.grading.grade_file import grade
 
@@ -23,15 +26,10 @@ def options(case: dict[str, Any]) -> Options:
     return Options(**{name: case[name] for name in case.keys() - {"kind", "gold", "answer", "expected"}})
 
 
-def test_there_are_enough_cases_and_none_twice():
-    assert len({(c["gold"], c["answer"], options(c)) for c in ADVERSARIAL}) == len(ADVERSARIAL)
-    assert sum(c["expected"] == "wrong" for c in ADVERSARIAL) >= 300
-
-
 @pytest.mark.parametrize("kind", sorted({c["kind"] for c in ADVERSARIAL}))
 def test_adversarial_answers(grader, kind):
     cases = [c for c in ADVERSARIAL if c["kind"] == kind]
-    outcomes = grader.compare([c["gold"] for c in cases], [c["answer"] for c in cases], [options(c) for c in cases])
+    outcomes = grader.compare([Item(c["gold"], c["answer"], options(c)) for c in cases])
     different = [
         f"{c['gold']} <- {c['answer']!a}: {o}"
         for c, o in zip(cases, outcomes, strict=True)
@@ -56,6 +54,65 @@ def test_reported_answers(extraction, tmp_path):
 @pytest.mark.release
 def test_gold_answers_are_right(grader, benchmarks_folder):
     problems = [problem for name in RECORDED for problem in load(name, benchmarks_folder)]
-    golds, options = [p.answer for p in problems], [p.options for p in problems]
-    assert set(grader.compare(golds, [boxed(gold) or gold for gold in golds], options)) == {"correct"}
-    assert grader.unreadable_golds(golds, options) == []
+    golds = [Item(p.answer, boxed(p.answer) or p.answer, p.options) for p in problems]
+    assert set(grader.compare(golds)) == {"correct"}
+    assert grader.unreadable_golds(golds) == []
+
+
+# ---- files of answers ----------------------------------------------------------------------------------------------
+
+# Lines and their statuses.
+ROWS = [
+    ({"gold": "1/2", "prediction": "\\frac12", "note": "é", "id": 3}, "correct"),
+    ({"gold": 2, "completion": "\\boxed{1} \\boxed{2} 3"}, "correct"),
+    ({"gold": "2", "completion": "2"}, "unparsable"),
+    ({"gold": "2", "prediction": "\\boxed{3}", "completion": "\\boxed{2}"}, "incorrect"),
+    ({"gold": "2", "prediction": None}, "unparsable"),
+    ({"gold": "2", "prediction": "3", "correct": "?", "status": "?"}, "incorrect"),
+    ({"gold": "np.arcsin(10/13)", "prediction": "2"}, "unreadable_gold"),
+    ({"gold": "{" * 30_000 + "2" + "}" * 30_000, "prediction": "2"}, "unreadable_gold"),
+    ({"gold": "\ud800", "prediction": "2"}, "unreadable_gold"),
+    ({"gold": "x+1", "prediction": "1+x"}, "correct"),
+]
+
+
+def test_lines_are_kept_and_graded(tmp_path, capsys):
+    file, out = tmp_path / "answers.jsonl", tmp_path / "graded.jsonl"
+    file.write_text("\n".join(json.dumps(row) for row, _ in ROWS) + "\n\n")
+    command = ["grade", str(file), "--out", str(out), "--workers", "1"]
+    assert main(command) == 0
+    expected = [row | {"correct": status == "correct", "status": status} for row, status in ROWS]
+    assert read(out) == expected
+    assert "3 correct, 2 incorrect, 2 unparsable, 0 timeout, 0 error, 3 unreadable_gold" in capsys.readouterr().out
+    assert main([*command, "--strict"]) == 2
+    assert f"{file}, line 7: the gold answer 'np.arcsin" in capsys.readouterr().err
+
+
+BAD = ["{", "[1]", '{"prediction": "1"}', '{"gold": "1"}', '{"gold": "1", "prediction": []}', '"\xff"', "[" * 9999]
+BAD += ['{"gold": true, "prediction": "1"}', f'{{"gold": {"1" * 5000}, "prediction": "1"}}']
+BAD += [f'{{"gold": "1", "prediction": {"1" * 5000}}}']
+
+
+@pytest.mark.parametrize("line", BAD, ids=range(len(BAD)))
+def test_a_bad_line_is_named(tmp_path, line, grader):
+    file = tmp_path / "answers.jsonl"
+    file.write_bytes(b'{"gold": "1", "prediction": "1"}\n' + line.encode("latin-1") + b"\n")
+    with pytest.raises(UserError, match=f"{file}, line 2: "):
+        grade(file, tmp_path / "graded.jsonl", grader, Options())
+    assert not (tmp_path / "graded.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("out", "says"),
+    [
+        ("graded.jsonl", "empty.jsonl: is empty"),
+        (".", ".: is a folder"),
+        ("empty.jsonl/graded.jsonl", "empty.jsonl: cannot be written: "),
+    ],
+)
+def test_a_mistake_is_one_line(out, says, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("empty.jsonl").write_text("\n")
+    assert main(["grade", "empty.jsonl", "--out", out]) == 2
+    error = capsys.readouterr().err
+    assert says in error and error.count("\n") == 1

@@ -12,12 +12,12 @@ from policygrain.data.golds import check_golds
 from policygrain.data.problem import write_problems
 from policygrain.data.sets import SETS
 from policygrain.errors import UserError
-from policygrain.grading import CodeGrader, NumericGrader, Options, open_grader
+from policygrain.grading import CodeGrader, Item, NumericGrader, Options, open_grader
 from policygrain.grading.code import program_of
 from policygrain.grading.sandbox import isolation
 
 from ..support.problem_sets import CODE
-from . import read
+from . import items, read
 
 TESTS = "def check(candidate):\n    assert candidate(2) == 4\n    assert candidate([1]) == [1, 1]\n"
 DOUBLE = Options(
@@ -50,7 +50,7 @@ def named(*kinds: str) -> list[Any]:
 @pytest.mark.parametrize("case", named("right", "wrong"))
 def test_what_solves_the_problem_passes_and_nothing_else(case, grader, hasty):
     used = hasty if case["outcome"] == ["timeout"] else grader
-    assert used.grade([""], [case["response"]], DOUBLE) == case["outcome"]
+    assert used.grade(items("", case["response"], options=DOUBLE)) == case["outcome"]
 
 
 @pytest.mark.parametrize("case", named("unusual", "caught"))
@@ -58,41 +58,42 @@ def test_tests_that_end_in_any_way_are_a_grade(case, hasty):
     """And the programs after it are graded as ever."""
     options = Options(tests=case["tests"], entry_point="double")
     began = time.monotonic()
-    first, *others = hasty.grade([""] * 3, [case["response"], WRONG, RIGHT], [options, DOUBLE, DOUBLE])
+    first, *others = hasty.grade([Item("", case["response"], options), *items("", WRONG, RIGHT, options=DOUBLE)])
     assert first in case["outcome"] and others == ["incorrect", "correct"] and time.monotonic() - began < 60
 
 
 def test_outcomes_are_in_the_order_of_the_responses(grader):
     answers = [RIGHT, WRONG, "", "    return 2 * x\n"] * 4
-    assert grader.grade([""] * 16, answers, DOUBLE) == ["correct", "incorrect", "unparsable", "correct"] * 4
+    assert grader.grade(items("", *answers, options=DOUBLE)) == ["correct", "incorrect", "unparsable", "correct"] * 4
 
 
 def test_what_tests_change_does_not_reach_those_of_another_program(grader):
     tests = "import builtins\nassert not hasattr(builtins, 'seen')\nbuiltins.seen = True\nassert double(2) == 4"
-    assert grader.grade([""] * 6, [RIGHT] * 6, Options(tests=tests, entry_point="double")) == ["correct"] * 6
+    options = Options(tests=tests, entry_point="double")
+    assert grader.grade(items("", *[RIGHT] * 6, options=options)) == ["correct"] * 6
 
 
 @pytest.mark.parametrize("case", named("never"))
 def test_tests_that_do_not_call_the_function_are_no_grade(case, grader):
     wrong = Options(tests=case["tests"], entry_point="double")
     with pytest.raises(UserError, match=f"q-2: {case['says']}"):
-        grader.grade([""] * 2, [RIGHT] * 2, [DOUBLE, wrong], ["q-1", "q-2"])
+        grader.grade([Item("", RIGHT, DOUBLE, "q-1"), Item("", RIGHT, wrong, "q-2")])
 
 
 def test_a_child_of_the_tests_does_not_end_the_program(grader):
     tests = "import os\nchild = os.fork()\nif child:\n    os.waitpid(child, 0)\n    assert double(2) == 4"
-    assert grader.grade([""], [RIGHT], Options(tests=tests, entry_point="double")) == ["correct"]
+    assert grader.grade([Item("", RIGHT, Options(tests=tests, entry_point="double"))]) == ["correct"]
 
 
 @pytest.mark.usefixtures("bubblewrap")
 def test_a_study_may_have_both_kinds_of_problems(grader):
     with open_grader("numeric", tests=True) as both:
         assert both.name.startswith(f"{NumericGrader().name}; code-5 ({isolation()}, ")
-        found = both.grade(["7", "", "8"], ["\\boxed{7}", RIGHT, "\\boxed{7}"], [Options(), DOUBLE, Options()])
+        found = both.grade([Item("7", "\\boxed{7}"), Item("", RIGHT, DOUBLE), Item("8", "\\boxed{7}")])
         assert found == ["correct", "correct", "incorrect"]
     assert open_grader("numeric").name == NumericGrader().name
     with pytest.raises(UserError, match="q-7: the problem has no tests"):
-        grader.grade([""], ["x"], Options(), ["q-7"])
+        grader.grade([Item("", "x", name="q-7")])
 
 
 def test_code_before_the_function_comes_before_a_program_too():
@@ -121,5 +122,5 @@ def test_every_solution_passes_and_a_changed_one_fails(name, benchmarks_folder, 
     write_problems(tmp_path / "set.jsonl", [replace(p, options=o) for p, o in zip(problems, options, strict=True)])
     check_golds([tmp_path / "set.jsonl"], "numeric")
     changed = [wrong(p.answer, p.options.entry_point) for p in problems]
-    outcomes = grader.grade([""] * len(problems), changed, options)
+    outcomes = grader.grade([Item("", program, one) for program, one in zip(changed, options, strict=True)])
     assert [p.id for p, outcome in zip(problems, outcomes, strict=True) if outcome == "correct"] == []

@@ -17,7 +17,7 @@ import pytest
 
 from policygrain.commands.check import check_study
 from policygrain.errors import UserError
-from policygrain.grading import open_grader
+from policygrain.grading import Item, open_grader
 from policygrain.grading.sandbox import LONGEST_REPLY, Function, TimeLimit, isolation
 
 from ..support.small import small_study
@@ -161,7 +161,7 @@ def test_without_bubblewrap_no_program_is_run(tmp_path):
         check_study(small_study(data=data, model={"tiny": tiny, "warm_start": {"steps": 0}}))
     check_study(small_study())
     with open_grader("math") as grader:
-        assert grader.grade(["1/2"], ["\\boxed{0.5}"]) == ["correct"]
+        assert grader.grade([Item("1/2", "\\boxed{0.5}")]) == ["correct"]
 
 
 @pytest.mark.needs("namespaces")

@@ -6,9 +6,8 @@ import re
 from pathlib import Path
 
 from ..errors import UserError
-from ..grading import CodeGrader, MathGrader
-from ..grading.grader import Item
-from ..text import some
+from ..grading import CodeGrader, Item, MathGrader
+from ..text import shortened, some
 from .problem import Problem, read_problems, with_repeats
 
 _WORD = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{2,}(?![A-Za-z{])")  # a word in an answer, not a command
@@ -28,9 +27,12 @@ def check_golds(files: list[Path], grader_name: str) -> None:
         problems = read_problems(path)
         _check_tests(path, [p for p in problems if p.options.tests])
         if grader_name == "math":
-            answers = [p for p in problems if not p.options.tests]
+            items = [Item(p.answer, "", p.options, p.id) for p in problems if not p.options.tests]
             with MathGrader() as grader:
-                grader.check_golds([p.answer for p in answers], [p.id for p in answers], [p.options for p in answers])
+                bad = grader.unreadable_golds(items)
+            if bad:
+                named = some([f"{item.name} ({shortened(repr(item.gold), 80)})" for item in bad], 5)
+                raise UserError(f"gold answers that cannot be read as mathematics: {named}. Correct or remove them.")
 
 
 def notes_on(problems: list[Problem]) -> list[str]:
@@ -55,7 +57,7 @@ def _check_tests(path: Path, problems: list[Problem]) -> None:
     tried += [(p, body, f"def {p.options.entry_point}(*_, **__): {body}") for p in problems for body in TRIVIAL]
     items = [Item("", program, p.options, f"{path}: {p.id}") for p, _, program in tried]
     with CodeGrader() as grader:
-        outcomes = grader.grade_items(items)
+        outcomes = grader.grade(items)
     faults = []
     for (_, body, _), item, outcome in zip(tried, items, outcomes, strict=True):
         if body and outcome == "correct":

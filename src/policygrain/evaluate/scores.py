@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..files import atomic_bytes
-from ..grading import Grader, extract
-from ..grading.grader import Item
+from ..grading import Grader, Item
+from ..grading.extraction import extract
 from ..grading.notation import is_list
 from ..paths import EvaluationFolder
 from ..records import BenchmarkRecord, EvaluatedSample
@@ -55,7 +55,7 @@ def _samples(
     """Grade responses to a benchmark, each given with its query and its text."""
     items = [Item(q.problem.answer, text, q.problem.options, q.problem.id) for q, _, text in answered]
     rows = []
-    for (query, response, text), outcome in zip(answered, grader.grade_items(items), strict=True):
+    for (query, response, text), outcome in zip(answered, grader.grade(items), strict=True):
         problem, options = query.problem, query.problem.options
         # Gold answers that are lists may have brackets.
         lists = is_list(problem.answer, options.list_answer)

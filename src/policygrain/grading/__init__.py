@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..errors import UserError, did_you_mean
+from .answers import MathGrader, NumericGrader
 from .code import CodeGrader
-from .extraction import extract
-from .grader import Grader, Options, Outcome
-from .math import MathGrader
-from .numeric import NumericGrader
+from .grader import Grader, Item, Options, Outcome
 
 GRADERS: dict[str, Callable[..., Grader]] = {"numeric": NumericGrader, "math": MathGrader}
 
-__all__ = ["CodeGrader", "Grader", "MathGrader", "NumericGrader", "Options", "Outcome", "extract", "open_grader"]
+__all__ = ["CodeGrader", "Grader", "Item", "MathGrader", "NumericGrader", "Options", "Outcome", "open_grader"]
 
 
 def open_grader(name: str, extraction: str = "boxed", tests: bool = False) -> Grader:

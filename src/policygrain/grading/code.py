@@ -46,7 +46,7 @@ class CodeGrader(Grader):
         # Fresh: changes that tests make to their process do not affect the tests of another program.
         self.pool = Pool(workers, 2 * seconds, WORKER_MEMORY, kind="code", fresh=True)
 
-    def grade_items(self, items: Sequence[Item]) -> list[Outcome]:
+    def grade(self, items: Sequence[Item]) -> list[Outcome]:
         """One outcome per response, by the tests in the item's options, where gold answers are not used.
 
         UserError if a problem has no tests, or if its tests never call its function.
@@ -55,7 +55,7 @@ class CodeGrader(Grader):
         if answers := [i for i, item in enumerate(items) if not item.options.tests]:
             if self.answers is None:
                 raise UserError(f"{items[answers[0]].name}: the problem has no tests to run a program against.")
-            outcomes |= zip(answers, self.answers.grade_items([items[i] for i in answers]), strict=True)
+            outcomes |= zip(answers, self.answers.grade([items[i] for i in answers]), strict=True)
         tasks: dict[int, Task] = {}
         for i, item in enumerate(items):
             if item.options.tests and (program := program_of(item.text, item.options)) is not None:

@@ -34,6 +34,7 @@ _REWRITTEN = [
     (re.compile(rf"(?<![A-Za-z\\{{])({FUNCTIONS})(?![A-Za-z}}])"), r"\\\1 "),
 ]
 _GROUPS = re.compile(r"(?<![\d.,] )(?<![\d.,])\d{1,3}(?: \d{3})+(?![\d,]| \d)")  # `1 000 000`
+POINTS = 4  # at which expressions with variables are compared
 # What the parser ignores (quotes) or adds: it reads `2 3` and `2{3}` as 5.
 _UNREADABLE = re.compile(
     r"\d\s+[\d.](?!\d*\s*/)|(?<![\d.])(?<![_^])\d[\d.]*\s*\{\s*\d|(?:^|[\s(=,+*/-])\{[\d.]+\}\s*\{?\d|['\"]"
@@ -79,47 +80,47 @@ def _piecewise(rows: str) -> Any:
 
 
 def equal(gold: Any, given: Any, options: Options = DEFAULT) -> bool:
-    """Whether two expressions are equal, or numbers within a tolerance."""
+    r"""Whether two expressions are equal, or numbers within a tolerance.
+
+    Expressions with variables are equal if they have the same values at random positive points, and where one variable
+    is negative if all is real there: `\sqrt{1/n}` is `1/\sqrt n`, but `\sqrt{x^2}` is not `x`. A variable that is
+    under a root together with others is a positive quantity: `\sqrt{a^2 b}` is `a\sqrt b`.
+    """
     given = renamed(gold, given)
     if isinstance(gold, sympy.MatrixBase) and isinstance(given, sympy.MatrixBase):
         return gold.shape == given.shape and all(equal(a, b, options) for a, b in zip(gold, given, strict=True))
     if not (isinstance(gold, sympy.Expr) and isinstance(given, sympy.Expr)):
         return bool(gold == given)
-    values = evaluated([gold, given]) if gold.free_symbols == given.free_symbols else None
-    if values:
-        expected, value = values
-        if not gold.free_symbols and options.within_tolerance(expected, value):
-            return True
-        # Expressions of different values differ. This is checked first because simplifying different expressions takes
-        # longest, and because math-verify accepts numbers that are equal to six decimals, such as 2^{-30} and 2^{-40}.
-        if abs(expected - value) > 1e-5 * max(abs(expected), abs(value)):
-            return False
     # Single letters are variables: case matters, and E is not e. Longer names are words.
     letters = [str(one) for one in (gold, given) if one is sympy.E or getattr(one, "is_Symbol", False)]
     if len(letters) == 2 and min(map(len, letters)) == 1:
         return letters[0] == letters[1] and type(gold) is type(given)
     if gold.is_Piecewise and given.is_Piecewise:
         return matched(gold.args, given.args, lambda a, b: a[1] == b[1] and equal(a[0], b[0]))
-    if gold.is_Piecewise or given.is_Piecewise:
-        return bool(sympy.simplify(gold.rewrite(sympy.Piecewise) - given.rewrite(sympy.Piecewise)) == 0)
-    return verify(gold, given, timeout_seconds=None) or (values is not None and _equal_if_positive(gold, given))
-
-
-def _equal_if_positive(gold: Any, given: Any) -> bool:
-    r"""Whether roots, powers or logarithms of positive quantities were split or joined: `\sqrt{1/n}` is `1/\sqrt n`.
-
-    Equal where variables are positive, and where one that is alone under a root is not: unlike `\sqrt{x^2}` and `x`.
-    """
-    roots = [p for e in (gold, given) for p in e.atoms(sympy.Pow, sympy.log) if p.free_symbols]
-    roots = [p for p in roots if not ((isinstance(p, sympy.Pow) and p.exp.is_integer) or gold.has(sympy.floor))]
-    quantities = set().union(*(p.free_symbols for p in roots if len(p.free_symbols) > 1))
-    points: list[Any] = [(0, ()), (2, ()), (4, ()), *((0, {symbol}) for symbol in gold.free_symbols - quantities)]
-    for point, negative in points:
-        values = evaluated([gold, given, *roots], point, negative)
-        is_real = values is not None and all(value.is_real for value in values)
-        if abs(values[0] - values[1]) > 1e-9 * abs(values[0]) if values and is_real else not negative:
+    variables = gold.free_symbols
+    values: list[Any] = [evaluated([gold, given], point) for point in range(POINTS if variables else 1)]
+    if variables != given.free_symbols or None in values:
+        return verify(gold, given, timeout_seconds=None)
+    if not variables and options.within_tolerance(*values[0]):
+        return True
+    # Checked before the exact comparison, which takes longest for different numbers, and because math-verify accepts
+    # numbers that are equal to six decimals, such as 2^{-30} and 2^{-40}.
+    if not all(_close(pair, 1e-9 if variables else 1e-5) for pair in values):
+        return False
+    if not variables or gold.has(sympy.floor, sympy.ceiling):
+        return verify(gold, given, timeout_seconds=None)
+    powers = [p for e in (gold, given) for p in e.atoms(sympy.Pow, sympy.log) if not p.args[-1].is_integer]
+    together = set().union(*(p.free_symbols for p in powers if len(p.free_symbols) > 1))
+    for variable in variables - together:
+        changed = evaluated([gold, given, *powers], 0, {variable})
+        if changed and all(value.is_real for value in changed) and not _close(changed, 1e-9):
             return False
-    return bool(roots)
+    return True
+
+
+def _close(values: list[Any], tolerance: float) -> bool:
+    """Whether the first two values differ by at most this share of the larger one."""
+    return bool(abs(values[0] - values[1]) <= tolerance * max(abs(values[0]), abs(values[1])))
 
 
 def is_number(expression: Any) -> bool:
@@ -134,15 +135,14 @@ def renamed(gold: Any, given: Any) -> Any:
     return given.subs(names) if names else given
 
 
-def evaluated(expressions: list[Any], point: int = 0, negative: Collection[Any] = ()) -> list[Any] | None:
+def evaluated(expressions: list[Any], point: int, negative: Collection[Any] = ()) -> list[Any] | None:
     """The values of expressions at random values of their variables, or None if one cannot be evaluated.
 
-    ``point`` is the seed of the variables' values, which are negative if it is odd, or for ``negative`` variables.
+    ``point`` is the seed of the variables' values, which are positive but for ``negative`` ones.
     """
     names = sorted(set().union(*(e.free_symbols for e in expressions)), key=str)
     draw = random.Random(point)
-    sign = -1 if point % 2 else 1
-    numbers = {n: sympy.Rational((-1) ** (n in negative) * sign * draw.randrange(5_000, 12_000), 4211) for n in names}
+    numbers = {n: sympy.Rational((-1) ** (n in negative) * draw.randrange(5_000, 12_000), 4211) for n in names}
     try:
         # Strict: an error if cancellation leaves no digits, as in a sum of roots that is zero.
         values = [e.evalf(15, subs=numbers, strict=True) for e in expressions]

@@ -11,9 +11,9 @@ from tqdm import tqdm
 
 from ..errors import UserError
 from ..files import atomic_text, json_lines
+from .answers import MathGrader
 from .extraction import EMPHASIS, extract
 from .grader import OUTCOMES, UNREADABLE_GOLD, Item, Options, speaks_of_degrees
-from .math import MathGrader
 from .notation import is_list
 
 BATCH = 512  # answers per step of the progress bar
@@ -28,44 +28,29 @@ def grade(file: Path, out: Path, grader: MathGrader, options: Options, strict: b
     in place of fields of the same name. Raises UserError, naming file and line, if a line cannot be graded, and if
     ``strict`` for an unreadable gold answer.
     """
-    rows = {f"{file}, line {number}": row for number, row in json_lines(file)}
+    rows = [*json_lines(file)]
     if not rows:
         raise UserError(f"{file}: is empty.")
-    items = [_item(row, place, grader.extraction, options) for place, row in rows.items()]
+    items = [_item(row, f"{file}, line {number}", grader.extraction, options) for number, row in rows]
     batches = (items[first : first + BATCH] for first in range(0, len(items), BATCH))
-    statuses = (status for batch in batches for status in grader.compare_items(batch, strict))
+    statuses = (status for batch in batches for status in grader.compare(batch, strict))
     counts, lines = dict.fromkeys((*OUTCOMES, UNREADABLE_GOLD), 0), []
-    for (place, row), status in zip(rows.items(), tqdm(statuses, "answers graded", len(rows)), strict=True):
+    for (_, row), status in zip(rows, tqdm(statuses, "answers graded", len(rows)), strict=True):
         counts[status] += 1
-        lines.append(_line(row | {"correct": status == "correct", "status": status}, place))
+        lines.append(json.dumps(row | {"correct": status == "correct", "status": status}) + "\n")
     atomic_text(out, "".join(lines))
     return counts
 
 
 def _item(row: dict[str, Any], place: str, protocol: str, options: Options) -> Item:
     """Gold answer and answer of a line; the answer is empty if there is none."""
-    key = "prediction" if row.get("prediction") is not None or "completion" not in row else "completion"
-    if key not in row:
-        raise UserError(f"{place}: no 'prediction' or 'completion'; the keys are {', '.join(map(repr, row))}.")
-    for name in ("gold", key):
-        if not isinstance(row.get(name), str | int | float | None) or isinstance(row.get(name), bool):
-            raise UserError(f"{place}: {name!r} must be a text or a number, not {type(row[name]).__name__}.")
-    gold, text = ("" if row.get(name) is None else str(row[name]) for name in ("gold", key))
-    if not gold.strip():
-        raise UserError(f"{place}: no 'gold'; the keys are {', '.join(map(repr, row))}.")
+    key = "completion" if row.get("prediction") is None and "completion" in row else "prediction"
+    for name, kinds in (("gold", str | int | float), (key, str | int | float | None)):
+        if name not in row or not isinstance(row[name], kinds) or isinstance(row[name], bool):
+            raise UserError(f"{place}: {name!r} must be a text or a number; the keys are {', '.join(map(repr, row))}.")
+    gold, text = str(row["gold"]), "" if row[key] is None else str(row[key])
     # A prediction already is an answer; protocols that search prose would shorten it.
     answer = extract(text, "boxed" if key == "prediction" else protocol, is_list(gold, options.list_answer))
     if answer is None and key == "prediction":
         answer = extract(text, "hashes") or extract(text, "answer_tag") or EMPHASIS.sub(r"\2", text)
     return Item(gold, answer or "", replace(options, degrees=speaks_of_degrees(str(row.get("problem")))), place)
-
-
-def _line(row: dict[str, Any], place: str) -> str:
-    try:
-        line = json.dumps(row, ensure_ascii=False) + "\n"
-        line.encode()
-    except RecursionError as error:
-        raise UserError(f"{place}: cannot be written as JSON ({error}).") from error
-    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can escape but UTF-8 cannot encode
-        line = json.dumps(row) + "\n"
-    return line

@@ -66,17 +66,8 @@ class Item(NamedTuple):
 
     gold: str
     text: str
-    options: Options
-    name: str
-
-
-def items_of(
-    golds: Sequence[str], texts: Sequence[str], options: Options | Sequence[Options], ids: Sequence[str] | None = None
-) -> list[Item]:
-    """One item per (gold answer, text); ``options`` are for all or one each."""
-    per_item = [options] * len(golds) if isinstance(options, Options) else options
-    names = [f"item {i}" for i in range(len(golds))] if ids is None else ids
-    return [Item(*fields) for fields in zip(golds, texts, per_item, names, strict=True)]
+    options: Options = DEFAULT
+    name: str = "item"
 
 
 class Grader(ABC):
@@ -85,22 +76,9 @@ class Grader(ABC):
     name: str  # part of evaluation records: it changes when outcomes may change
     pool: Any = None  # of worker processes, for graders that have one
 
-    def grade(
-        self,
-        golds: Sequence[str],
-        responses: Sequence[str],
-        options: Options | Sequence[Options] = DEFAULT,
-        ids: Sequence[str] | None = None,
-    ) -> list[Outcome]:
-        """One outcome per (gold answer, response); ``options`` are for all or one each.
-
-        Raises UserError, which names the item by its id, if a gold answer cannot be compared with its options.
-        """
-        return self.grade_items(items_of(golds, responses, options, ids))
-
     @abstractmethod
-    def grade_items(self, items: Sequence[Item]) -> list[Outcome]:
-        """One outcome per response."""
+    def grade(self, items: Sequence[Item]) -> list[Outcome]:
+        """One outcome per response. Raises UserError, which names the item, if its gold answer cannot be compared."""
 
     def close(self) -> None:
         """End worker processes, if there are any. A closed grader can be used again."""

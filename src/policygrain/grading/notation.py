@@ -1,19 +1,23 @@
-r"""Rewrites answers to one notation, where LaTeX and Unicode have several for the same expression.
+r"""Answers as text: one notation, where LaTeX and Unicode have several for the same expression, and their parts.
 
-These functions work on text, in time linear in its length, without algebra. ``normalize`` is applied to gold answers
+These functions work in time linear in the length of the text, without algebra. ``normalize`` is applied to gold answers
 and to answers before they are compared.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 import unicodedata
 from collections.abc import Callable
+from fractions import Fraction
+from typing import NamedTuple
 
-from .numeric import OPTIONAL_SPACES, open_brackets, unbraced
+from .grader import Options
 from .units import MEANINGFUL
 
+MAX_DEPTH = 40  # of brackets in an answer
 _SYMBOLS = "°º×·⋅πθ∞≤≥≠±∪∩∈∅"
 _COMMANDS = r"^\circ ^\circ \times \cdot \cdot \pi \theta \infty \le \ge \ne \pm \cup \cap \in \emptyset"
 _TABLE = str.maketrans(
@@ -21,11 +25,31 @@ _TABLE = str.maketrans(
     | dict(zip("÷⁄，；：。、（）０１２３４５６７８９", "//,;:.,()0123456789", strict=True))
     | dict.fromkeys("\u200b\u2060\ufeff", "")
     | {character: f"{command} " for character, command in zip(_SYMBOLS, _COMMANDS.split(), strict=True)}
-    | {"€": r"\text{euro}", "£": r"\text{pound sterling}", "¥": r"\text{yen}"}
+    | {"€": r"\text{euro}", "£": r"\text{GBP}", "¥": r"\text{yen}"}
     | {c: "\\frac{{{}}}{{{}}}".format(*unicodedata.normalize("NFKC", c).split("⁄")) for c in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"}
 )
 APPROXIMATELY = "≈"
-_RELATION = re.compile(r"[<>]|\\(?:le|ge|ne)(?![a-zA-Z])")
+# What commands are replaced by.
+_SYNONYMS = {
+    r"\text": "textnormal textbf textit textrm textsf texttt textup mathrm mathbf mathit mathsf mathnormal mbox hbox",
+    r"\text ": "rm bf boldsymbol",
+    r"\frac": "dfrac tfrac cfrac",
+    r"\bmod": "mod",
+    r"\le ": "leq leqslant",
+    r"\ge ": "geq geqslant",
+    r"\ne ": "neq",
+    "<": "lt",
+    ">": "gt",
+    "(": "langle",
+    ")": "rangle",
+    r"\emptyset ": "varnothing",
+    r"^\circ ": "degree",
+    APPROXIMATELY: "approx simeq doteq cong",
+    " ": "quad qquad space enspace thinspace medspace thickspace",
+    "": "underline displaystyle textstyle",
+}
+_COMMAND_OF = {name: command for command, names in _SYNONYMS.items() for name in names.split()}
+RELATION = re.compile(r"[<>]|\\(?:le|ge|ne)(?![a-zA-Z])")  # an inequality sign
 _BASES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10}
 _BASES |= {"twelve": 12, "sixteen": 16}
 _BASED = re.compile(
@@ -34,14 +58,9 @@ _BASED = re.compile(
 )
 
 
-def is_relation(text: str) -> bool:
-    """Whether ``text`` has an inequality sign."""
-    return _RELATION.search(text) is not None
-
-
 def _connective(match: re.Match[str]) -> str:
     """`and` and `or`: commas between values, logical operators between inequalities."""
-    if not is_relation(match.string):
+    if not RELATION.search(match.string):
         return ", "
     return " \\land " if (match[1] or match[2] or match[3]) in ("and", "land", "wedge") else " \\lor "
 
@@ -60,38 +79,29 @@ def _based(match: re.Match[str]) -> str:
     return match[0] if number is None else digits if number == 10 else f"{digits.upper()}_{{{number}}}"
 
 
-_END = r"(?![a-zA-Z])"
 _DEGREES = r" ?([\d.]+) ?\^\\circ *"
 _FUNCTION = r"\\(?:sin|cos|tan|cot|sec|csc)(?:\^ ?(?:\{ ?-?\d ?\}|\d))? ?"
 _REWRITTEN: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
+    (r"⁻?[⁰¹²³⁴⁵⁶⁷⁸⁹]+", lambda match: f"^{{{unicodedata.normalize('NFKC', match[0])}}}"),
     (r"√\s*(?:\(([^()]*)\)|(\d+|[A-Za-z]))", r"\\sqrt{\1\2}"),
     (r"\\\\(?=[a-zA-Z])(?!.*\\end)", r"\\"),
     (r"\\(?:rm|bf|it) (?!\{)", " "),
-    (
-        r"\\(?:text(?:normal|bf|it|rm|sf|tt|up)|math(?:rm|bf|it|sf|normal)|mbox|hbox|rm|bf|boldsymbol)" + _END,
-        r"\\text",
-    ),
+    (r"\\([a-zA-Z]+)", lambda match: _COMMAND_OF.get(match[1], match[0])),
     (r"\\[hv]?phantom ?(?:\{[^{}]*\}|[-+\d])", ""),
-    (r"\\(?:text)?color ?\{[^{}]*\}|\\(?:underline|displaystyle|textstyle)" + _END, ""),
+    (r"\\(?:text)?color ?\{[^{}]*\}", ""),
     (r"(?<=\d)(?:, ?\\!|\{ ?, ?\}) ?(?=\d{3}(?!\d))", ""),
     (r"(?<!\\)\\! ?", ""),
-    (r"(?<!\\)\\[,;:>]|(?<!\\)\\ |~|\\q?quad(?![a-zA-Z])|\\(?:thin|med|thick|en)?space" + _END, " "),
+    (r"(?<!\\)\\[,;:> ]|~", " "),
     (r"(?<![a-z] )(?<![a-z])\{ ?, ?\}", ","),
     (r"(?<!\\)\$", ""),
     (r"\\(?:left|right|[bB]igg?[lr]?)(?![a-zA-Z])\s*\.?", ""),
-    (r"\\langle" + _END, "("),
-    (r"\\rangle" + _END, ")"),
-    (r"\\[dtc]frac" + _END, r"\\frac"),
     (r"\\log ?_ ?(?:e(?![a-zA-Z])|\{ ?e ?\})", r"\\ln "),
-    (r"(?:\{ ?\})?\^ ?(?:\{ ?\\circ ?\}|\\circ(?![a-zA-Z]))|\\degree" + _END, r"^\\circ "),
+    (r"(?:\{ ?\})?\^ ?(?:\{ ?\\circ ?\}|\\circ(?![a-zA-Z]))", r"^\\circ "),
     (r"(?<![\d.,/] )(?<![\d.,/])(\d+) (\d+)/(\d+)(?![\d/])", r"\1 \\frac{\2}{\3}"),
-    (r"\\\{ ?\\\}|\\varnothing" + _END, r"\\emptyset "),
-    (r"\\(?:leq|leqslant)(?![a-zA-Z])|<=|=<", r"\\le "),
-    (r"\\(?:geq|geqslant)(?![a-zA-Z])|>=|=>", r"\\ge "),
-    (r"\\neq(?![a-zA-Z])|!=|\\not ?=", r"\\ne "),
-    (r"\\mod" + _END, r"\\bmod"),
-    (r"\\lt" + _END, "<"),
-    (r"\\gt" + _END, ">"),
+    (r"\\\{ ?\\\}", r"\\emptyset "),
+    (r"<=|=<", r"\\le "),
+    (r">=|=>", r"\\ge "),
+    (r"!=|\\not ?=", r"\\ne "),
     (r"(?<=[A-Za-z)])['\u2019\u2032]", r"^{\\prime}"),
     (r"\\text ?\{( ?,? ?)\}", r"\1 "),
     (
@@ -99,24 +109,22 @@ _REWRITTEN: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
         r"|\\(land|lor|wedge|vee)(?![a-zA-Z])) ?",
         _connective,
     ),
-    (r"\\(?:approx|simeq|doteq|cong)" + _END, APPROXIMATELY),
     (r"(\d*)\.(\d*)\\overline ?(?:\{ ?(\d+) ?\}|(\d))", _fraction),
     (_BASED.pattern, _based),
     # Degrees in trigonometric functions become radians: the parser drops the degree sign.
     (rf"({_FUNCTION})(?:\({_DEGREES}\)|\{{{_DEGREES}\}}|{_DEGREES})", r"\1(\2\3\4 \\cdot \\frac{\\pi}{180})"),
 ]
 _COMPILED = [(re.compile(pattern), replacement) for pattern, replacement in _REWRITTEN]
-_SUPERSCRIPTS = re.compile("⁻?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
 _LEADING = re.compile(r"(?:[=≈+]|\\sim(?![a-zA-Z])|\\therefore(?![a-zA-Z])) ?")
 _DISPLAY = re.compile(r"\\[\[(] ?((?:(?!\\[\[\]()]).)*?) ?\\[\])]", re.DOTALL)
+_BRACKETS = re.compile(r"(\\\{(?=.*\\\}$)|[(\[](?!.*\\\}$))(.+?)(\\\}|[)\]])")
+_BOTH_SIGNS = re.compile(r"\\(?:pm|mp)(?![a-zA-Z])")
 _THOUSANDS = re.compile(r"(?<![\d.,])(?<![(\[])\d{1,3}(?:,\d{3})+(?![\d,])|(?<=[(\[])\d{1,3}(?:,\d{3})+(?![\d,)\]])")
-_TIME = re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?(?:(?:\\text\{)?([apAP])\.?[mM]\.?\}?)?")
 
 
 @functools.lru_cache(maxsize=10_000)
 def normalize(text: str) -> str:
     """``text`` in one notation: spaces, dashes, separators, degrees, brackets, bases and text commands."""
-    text = _SUPERSCRIPTS.sub(lambda m: f"^{{{unicodedata.normalize('NFKC', m[0])}}}", text)
     text = " ".join(text.translate(_TABLE).split())
     for pattern, replacement in _COMPILED:
         text = pattern.sub(replacement, text)
@@ -132,6 +140,16 @@ def _trimmed(text: str) -> str:
     return text if text.endswith("..") else text.removesuffix(".").rstrip(" ,;")
 
 
+def unbraced(text: str) -> str:
+    """``text`` without braces around the whole of it: `{{3}}` is `3`."""
+    for _ in range(MAX_DEPTH):
+        levels = open_brackets(text[1:-1]) or [0]
+        if text[:1] + text[-1:] != "{}" or min(levels) < 0 or levels[-1]:
+            break
+        text = text[1:-1].strip()
+    return text
+
+
 @functools.lru_cache(maxsize=10_000)
 def compact(text: str) -> str:
     """``text`` in one notation without spaces, except where they may separate digits."""
@@ -139,11 +157,11 @@ def compact(text: str) -> str:
 
 
 def split_top(text: str, separator: str) -> list[str]:
-    """``text``, split where the regular expression ``separator`` matches outside brackets."""
+    """``text``, split where the regular expression ``separator`` matches outside brackets and environments."""
     parts, depth, begin = [], 0, 0
-    for match in re.finditer(rf"(?P<bracket>[(\[{{)\]}}])|(?:{separator})", text):
-        if match["bracket"]:
-            depth += 1 if match[0] in "([{" else -1
+    for match in re.finditer(rf"(?P<open>[(\[{{]|\\begin)|(?P<close>[)\]}}]|\\end)|(?:{separator})", text):
+        if match["open"] or match["close"]:
+            depth += 1 if match["open"] else -1
         elif depth <= 0:
             parts.append(text[begin : match.start()].strip())
             begin = match.end()
@@ -151,15 +169,8 @@ def split_top(text: str, separator: str) -> list[str]:
     return parts
 
 
-def equation_members(text: str) -> list[str]:
-    """``text``, split at its equality signs; cases are not split."""
-    if "\\begin{cases}" in text:
-        return text.split("=", text.partition("\\begin{cases}")[0].count("="))
-    return split_top(text, "=")
-
-
 # Words before a value that do not only introduce it.
-_DENYING = frozenset(MEANINGFUL.split()) - {"is", "are", "equals", "all", "for", "ratio"}
+_DENYING = MEANINGFUL - {"are", "all", "for", "ratio"}
 _TEXTS = re.compile(r"\\text ?\{([^{}]*)\}")
 # What is said about a letter of an answer after it: `, k \in \mathbb{Z}`, ` for any real c`, ` for n \ge 1`.
 _ABOUT_A_LETTER = re.compile(
@@ -182,7 +193,7 @@ def plain(text: str) -> str:
 def without_range(text: str) -> str:
     r"""``text`` without the usual range of one of its letters: `2k\pi` for `2k\pi, k \in \mathbb{Z}`."""
     match = _ABOUT_A_LETTER.fullmatch(plain(text))
-    if not match or not (match["lead"] or match["kind"]) or is_relation(match["value"]):
+    if not match or not (match["lead"] or match["kind"]) or RELATION.search(match["value"]):
         return text
     # By convention i to n are integers. Other letters may be real; a range of integers restricts them.
     restricted = r"\b[RQC]\b|real" if match["letter"] in "ijklmn" else r"\bZ\b|integer"
@@ -215,22 +226,19 @@ def without_thousands(text: str) -> str:
 def bracketed(text: str) -> tuple[str, list[str]]:
     r"""The enclosing brackets of a collection and its items: `[1,2)` is ("[)", ["1", "2"]), `1,2` is ("", …).
 
-    Set braces are "{}". Other brackets around a single item do not make a collection.
+    Set braces are "{}". Other brackets around a single item do not make a collection. An item `a \pm b` is two.
     """
-    opening, inner, closing = text[:1], text[1:-1], text[-1:]
-    if text.startswith("\\{") and text.endswith("\\}"):
-        opening, inner, closing = "{", text[2:-2], "}"
-    pairs = {"(": ")]", "[": ")]", "{": "}"}
-    if len(text) > 2 and closing in pairs.get(opening, "") and min(open_brackets(inner), default=0) >= 0:
-        items = split_items(inner)
-        if (opening == "{" and text[0] == "\\") or (len(items) > 1 and opening != "{"):
-            return opening + closing, items
-    return "", split_items(text)
+    if (match := _BRACKETS.fullmatch(text)) and min(open_brackets(match[2])) >= 0:
+        items = split_items(match[2])
+        if match[1] == "\\{" or len(items) > 1:
+            return (match[1] + match[3]).replace("\\", ""), both_signs(items)
+    return "", both_signs(split_items(text))
 
 
 def is_list(gold: str, known: bool = False) -> bool:
     """Whether a gold answer is several answers: it is ``known`` to be, or has no brackets around them."""
-    return known or (len(bracketed(without_thousands(normalize(gold)))[1]) > 1 and not bracketed(normalize(gold))[0])
+    brackets, items = bracketed(without_thousands(normalize(gold)))
+    return known or (len(items) > 1 and not brackets)
 
 
 def split_items(text: str) -> list[str]:
@@ -247,10 +255,8 @@ def both_signs(items: list[str]) -> list[str]:
     r"""``items`` with each `a \pm b` written as `a + b` and `a - b`."""
     expanded = []
     for item in items:
-        if len(re.findall(r"\\(?:pm|mp)(?![a-zA-Z])", item)) == 1:
-            expanded += [re.sub(r"^\+ ?", "", re.sub(r"\\(?:pm|mp)(?![a-zA-Z])", sign, item)) for sign in "+-"]
-        else:
-            expanded.append(item)
+        signs = "+-" if len(_BOTH_SIGNS.findall(item)) == 1 else [r"\g<0>"]
+        expanded += [_BOTH_SIGNS.sub(sign, item).removeprefix("+").strip() for sign in signs]
     return expanded
 
 
@@ -295,9 +301,52 @@ def bases(text: str) -> list[str]:
     return sorted(match[0] for match in _BASED.finditer(text))
 
 
-def clock(text: str) -> tuple[int, int, int, str] | None:
-    """(hours, minutes, seconds, "a", "p" or "") if ``text`` is a time of day, else None."""
-    match = _TIME.fullmatch(re.sub(r"\s", "", text))
-    if match is None or int(match[1]) > 24 or int(match[2]) > 59:
+# ---- numbers ---
+
+
+class Number(NamedTuple):
+    """The value of a written number; ``decimal``: it has a decimal point, so it may be rounded."""
+
+    value: Fraction
+    decimal: bool
+
+
+# At most 40 digits: longer numbers are compared as expressions, within the limits of the workers.
+_INTEGER = r"(?:\d{1,3}(?:,\d{3}){1,13}|\d{1,3}(?:\s\d{3}){1,13}|\d{1,40})"
+_DECIMAL = rf"(?:{_INTEGER}(?:\.\d{{1,40}})?|\.\d{{1,40}})"
+_NUMBER = re.compile(rf"([-+]?{_DECIMAL}(?:[eE][-+]?\d{{1,3}})?)(?:/({_DECIMAL}))?")
+_POWER = re.compile(r"(?:\\times|\\cdot|\*)10\^(?:\{([-+]?\d{1,3})\}|(\d)(?!\d))")
+_FRACTION = re.compile(r"^([-+]?)\\[dtc]?frac\{([\d.,\s]+)\}\{([\d.,\s]+)\}$")
+_SEPARATORS = re.compile(r"[,\s]")
+# Spaces are kept only where they may separate digits: `1 000`, `1 2`.
+OPTIONAL_SPACES = re.compile(r"\s+(?![\d.])|(?<![\d.,])\s+")
+
+
+def parse_number(text: str) -> Number | None:
+    """The number written in ``text``, which has no optional spaces; None if it is not one number (`1,3` is two)."""
+    match = _NUMBER.fullmatch(_POWER.sub(r"e\1\2", _FRACTION.sub(r"\1\2/\3", text)))
+    if match is None:
         return None
-    return int(match[1]), int(match[2]), int(match[3] or 0), (match[4] or "").lower()
+    top, bottom = (Fraction(_SEPARATORS.sub("", part)) for part in (match[1], match[2] or "1"))
+    return Number(top / bottom, "." in text) if bottom else None
+
+
+def agree(gold: Number, given: Number, options: Options) -> bool:
+    """Whether the numbers are equal, within a tolerance or, if one has a decimal point, equal to six decimals."""
+    if gold.value == given.value or options.within_tolerance(gold.value, given.value):
+        return True
+    if not (gold.decimal or given.decimal):
+        return False
+    # The relative bound distinguishes 1e-10 from 2e-10, which are equal to six decimals.
+    difference = abs(gold.value - given.value)
+    return difference <= Fraction(1, 10**6) and difference <= abs(gold.value) / 10**5
+
+
+def open_brackets(text: str) -> list[int]:
+    """The number of brackets that are open after each character."""
+    return [*itertools.accumulate((c in "([{") - (c in ")]}") for c in text)]
+
+
+def depth(text: str) -> int:
+    """The largest number of brackets that are open at once."""
+    return max(open_brackets(text), default=0)

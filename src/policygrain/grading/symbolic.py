@@ -12,14 +12,12 @@ import re
 from typing import Any
 
 import sympy
-from sympy.core.function import AppliedUndef
 from sympy.core.relational import Relational
 from sympy.logic.boolalg import And
 
 from . import notation
-from .expressions import equal, evaluated, is_number, matched, parse, renamed
+from .expressions import equal, is_number, matched, parse, renamed
 from .grader import Options, Outcome, UnreadableGold
-from .numeric import agree, parse_number
 from .units import DEGREE, PERCENT, RADIAN, Quantity, differ, read_quantity
 
 ROUNDING = Options(relative_tolerance=0.01)  # of a value and its rounding in `3.14159 ≈ 3.14`
@@ -32,19 +30,14 @@ class Unparsable(Exception):
 def grade_pair(gold: str, answer: str, options: Options) -> Outcome:
     """The outcome of an answer. Raises UnreadableGold or MemoryError, or runs until the worker's time limit ends it."""
     gold, answer = notation.normalize(gold), notation.normalize(answer)
-    if not _is_readable(gold):
-        raise UnreadableGold(gold)
+    if parse(notation.split_top(gold, "=")[-1]) is None:
+        _, items = notation.bracketed(notation.labelled(notation.without_range(gold))[1])
+        if not all(item and parse(read_quantity(item, True).value) is not None for item in items):
+            raise UnreadableGold(gold)
     try:
         return "correct" if _same(gold, answer, options) else "incorrect"
     except Unparsable:
         return "unparsable"
-
-
-def _is_readable(gold: str) -> bool:
-    if parse(notation.equation_members(gold)[-1]) is not None:
-        return True
-    _, items = _items(notation.labelled(notation.without_range(gold))[1])
-    return all(item and parse(read_quantity(item, True).value) is not None for item in items)
 
 
 # ---- items and brackets ---------------------------------------------------------------------------------------------
@@ -56,6 +49,8 @@ _SYMBOL = (
 _FUNCTION = r"[f-h](?: ?\^ ?\{ ?(?:-1|\\prime) ?\})? ?\((?:[^()=]*|[f-h] ?\([^()=]*\))\)"
 _NAME = re.compile(rf"{_SYMBOL}(?: ?\([^()=]*\))?|{_FUNCTION}|{_SYMBOL}(?: ?: ?{_SYMBOL})+")
 _WORDS = re.compile(r"[a-z]{2,}[a-z\d ]*")
+_TIME = re.compile(r"0?(\d{1,2}:[0-5]\d(?::(?!00)[0-5]\d)?)(?::00)?([ap]m)?", re.IGNORECASE)
+_SPACES = re.compile(r"\s|\\text|[{}.]")
 _NAMED_LIST = re.compile(rf"(?P<name>{_SYMBOL}|\([^()=]*\)) ?= ?(?P<items>[^=]*)")
 
 
@@ -69,28 +64,20 @@ def _same(gold: str, answer: str, options: Options) -> bool:
         gold, answer = value, given
     if notation.bases(gold) != notation.bases(answer):
         return False
-    if time := notation.clock(gold):
+    if time := _TIME.fullmatch(_SPACES.sub("", gold)):
         # Not as a ratio: 12:30 is not 2:5. The answer may leave out a.m. and p.m.
-        answer_time = notation.clock(answer)
-        return answer_time is not None and answer_time[:3] == time[:3] and answer_time[3] in ("", time[3])
+        given_time = _TIME.fullmatch(_SPACES.sub("", answer))
+        return given_time is not None and given_time[1] == time[1] and given_time[2] in (None, time[2])
     if not options.list_answer or ", " in gold:
         gold = notation.without_thousands(gold)
     if not options.list_answer or ", " in answer or "," not in gold:
         answer = notation.without_thousands(answer)
-    if "\\begin" in gold + answer:
-        return _same_value(gold, answer, options)
-    (brackets, golds), (given_brackets, answers) = map(_items, (gold, answer))
-    if _is_set(gold + answer) and (len(golds) == len(answers) == 1 or brackets or given_brackets):
+    (brackets, golds), (given_brackets, answers) = (notation.bracketed(_MEMBER.sub("", t)) for t in (gold, answer))
+    if _SETS.search(gold + answer) and (len(golds) == len(answers) == 1 or brackets or given_brackets):
         return _same_sets(gold, answer)
     if len(golds) == len(answers) == 1 and brackets == given_brackets == "":
         return _same_value(golds[0], answers[0], options)
-    return _same_items(_collection(gold, golds, brackets), _collection(answer, answers, given_brackets), options)
-
-
-def _items(text: str) -> tuple[str, list[str]]:
-    """Brackets and items of an answer, each `a \\pm b` as two, without `x \\in` at its beginning."""
-    brackets, items = notation.bracketed(_without_variable(text))
-    return brackets, notation.both_signs(items)
+    return _same_items(_collection(gold, brackets, golds), _collection(answer, given_brackets, answers), options)
 
 
 def _same_words(gold: str, answer: str) -> bool:
@@ -102,22 +89,22 @@ def _same_words(gold: str, answer: str) -> bool:
     return "\\text" in gold + answer or any(notation.is_word(w, True) and not w.isupper() for w in first)
 
 
-def _collection(text: str, items: list[str], brackets: str) -> tuple[str, list[str], str, dict[str, str]]:
-    """The name of a list (`x = 1, 2`), its items and brackets, and its values by name if all items have one."""
+def _collection(text: str, brackets: str, items: list[str]) -> tuple[str, str, list[str], dict[str, str]]:
+    """The name of a list (`x = 1, 2`), its brackets and items, and its values by name if all items have one."""
     name = ""
     if match := _NAMED_LIST.fullmatch(text):
         name, (brackets, items) = match["name"], notation.bracketed(match["items"])
-    sides = [notation.equation_members(item) for item in items]
+    sides = [notation.split_top(item, "=") for item in items]
     named = {pair[0]: pair[-1] for pair in sides if len(pair) == 2 and _is_name(pair[0])}
     if name.startswith("(") and len(names := notation.split_items(name[1:-1])) == len(items):
         named, name = dict(zip(names, items, strict=True)), ""
-    return name, notation.both_signs(items), brackets, named if len(named) == len(items) > 1 else {}
+    return name, brackets, items, named if len(named) == len(items) > 1 else {}
 
 
 def _same_items(gold: Any, answer: Any, options: Options) -> bool:
     """Whether two collections are the same. Order matters unless the gold answer is a set or has no brackets."""
-    name, golds, brackets, expected = gold
-    given_name, answers, given_brackets, actual = answer
+    name, brackets, golds, expected = gold
+    given_name, given_brackets, answers, actual = answer
     if len(golds) != len(answers) or (name and given_name and name != given_name) or (expected and given_name):
         return False
     same = functools.partial(_same_item, options=options)
@@ -128,59 +115,40 @@ def _same_items(gold: Any, answer: Any, options: Options) -> bool:
     if actual and brackets:
         answers, given_brackets = [*actual.values()], brackets
     kinds = {brackets, given_brackets} - {""}
-    if len(kinds) > 1:
-        return False
     if "{}" in kinds or not kinds:
-        # {1} differs from {{1}}, so both sides need the same number of items that are sets.
-        sets = [[item.startswith(("\\{", "\\emptyset")) for item in items] for items in (golds, answers)]
-        return (
-            (brackets == given_brackets or not any(sets[0] + sets[1]))
-            and sum(sets[0]) == sum(sets[1])
-            and matched(golds, answers, same)
-        )
-    if kinds != {"()"} and not (brackets and given_brackets):
-        return False  # an interval without its brackets
-    return all(map(same, golds, answers))
+        return len(kinds) < 2 and matched(golds, answers, same)
+    # An interval needs its brackets.
+    return len(kinds) == 1 and (kinds == {"()"} or brackets == given_brackets) and all(map(same, golds, answers))
 
 
 def _same_item(gold: str, answer: str, options: Options) -> bool:
+    """Whether an item is the same; {1} differs from {{1}}."""
+    is_set, given_is_set = (item.startswith(("\\{", "\\emptyset")) for item in (gold, answer))
     try:
-        return bool(gold and answer) and _same(gold, answer, options)
+        return is_set == given_is_set and bool(gold and answer) and _same(gold, answer, options)
     except Unparsable:
         return False
 
 
-_SETS = re.compile(r"\\(?:cup|cap|setminus|mathbb|emptyset)(?![a-zA-Z])|\\infty")
-_MEMBER = re.compile(r"[A-Za-z](?:_\w)?(?:\([A-Za-z]\))? ?\\in(?![a-zA-Z]) ?")
+# An inequality sign, or other notation of sets of numbers, without an environment such as cases.
+_SETS = re.compile(rf"^(?!.*\\begin).*(?:{notation.RELATION.pattern}|\\(?:cup|cap|setminus|mathbb|emptyset|infty))")
+_MEMBER = re.compile(r"^[A-Za-z](?:_\w)?(?:\([A-Za-z]\))? ?\\in(?![a-zA-Z]) ?")
 _BUILDER = re.compile(r"\\\{[^|:<>]*?(?:\||\\mid(?![a-zA-Z])|:)(?P<condition>[^|]*)\\\}")
 _CLOSED_AT_INFINITY = re.compile(r"\\infty ?\]|\[ ?-? ?\\infty")
-_TURNED = {sympy.Gt: sympy.Lt, sympy.Ge: sympy.Le}
-_POINTS_COMPARED = 3  # at which two expressions are compared
-
-
-def _without_variable(text: str) -> str:
-    r"""``text`` without `x \in` at its beginning."""
-    return text[match.end() :] if (match := _MEMBER.match(text)) else text
-
-
-def _is_set(text: str) -> bool:
-    """Whether ``text`` has an inequality sign or the notation of a set of numbers other than a list."""
-    return notation.is_relation(text) or _SETS.search(text) is not None
 
 
 def _same_sets(gold: str, answer: str) -> bool:
     r"""Whether two texts are the same set of real numbers (`0 \le x < 5` and `[0,5)`), or the same inequality."""
     first, second = _real_set(gold), _real_set(answer)
-    if first and second:
-        if len({first[0], second[0]} - {""}) == 2:
-            return False
-        return bool(first[1] == second[1] or (first[1] ^ second[1]).is_empty)
-    return _same_relations(parse(gold), parse(answer))
+    if not (first and second):
+        return _same_relations(parse(gold), parse(answer))
+    same_name = len({first[0], second[0]} - {""}) < 2
+    return same_name and bool(first[1] == second[1] or (first[1] ^ second[1]).is_empty)
 
 
 def _real_set(text: str) -> tuple[str, Any] | None:
     """The name of the variable, "" if there is none, and the set of real numbers that ``text`` describes, or None."""
-    if (match := _BUILDER.fullmatch(text)) and notation.is_relation(match["condition"]):
+    if (match := _BUILDER.fullmatch(text)) and notation.RELATION.search(match["condition"]):
         text = match["condition"].strip()
     for word, combine in ((r"\\lor(?![a-zA-Z])", sympy.Union), (r"\\land(?![a-zA-Z])", sympy.Intersection)):
         parts = notation.split_top(text, word)
@@ -188,22 +156,16 @@ def _real_set(text: str) -> tuple[str, Any] | None:
             sets = [one for part in parts if (one := _real_set(part))]
             same_name = len(sets) == len(parts) and len({name for name, _ in sets}) == 1
             return (sets[0][0], combine(*(numbers for _, numbers in sets))) if same_name else None
-    value = None if _CLOSED_AT_INFINITY.search(text) else parse(_without_variable(text))
-    if isinstance(value, sympy.Set) and not value.free_symbols:
-        return "", sympy.nsimplify(value, rational=True) if value.has(sympy.Float) else value
-    if not isinstance(value, (Relational, And)):
-        return None
-    if len(value.free_symbols) != 1:
-        return None
-    (unknown,), x = value.free_symbols, sympy.Symbol("x", real=True)
+    value, name = None if _CLOSED_AT_INFINITY.search(text) else parse(_MEMBER.sub("", text)), ""
     try:
-        return str(unknown), sympy.nsimplify(value.subs(unknown, x), rational=True).as_set()
+        if isinstance(value, (Relational, And)):
+            (unknown,) = value.free_symbols
+            name, value = str(unknown), value.subs(unknown, sympy.Symbol("x", real=True)).as_set()
+        if isinstance(value, sympy.Set) and not value.free_symbols:
+            return name, sympy.nsimplify(value, rational=True) if value.has(sympy.Float) else value
     except (ArithmeticError, AttributeError, NotImplementedError, TypeError, ValueError):
-        return None
-
-
-def _with_functions_as_symbols(expression: Any) -> Any:
-    return expression.subs({f: sympy.Symbol(str(f), real=True) for f in expression.atoms(AppliedUndef)})
+        pass
+    return None
 
 
 def _same_relations(gold: Any, answer: Any) -> bool:
@@ -212,23 +174,17 @@ def _same_relations(gold: Any, answer: Any) -> bool:
         return matched(gold.args, answer.args, _same_relations)
     if not (isinstance(gold, Relational) and isinstance(answer, Relational)):
         return False
-    kinds = [_TURNED.get(type(r), type(r)) for r in (gold, answer)]
     answer = renamed(gold, answer)
     if not all(isinstance(side, sympy.Expr) for side in (*gold.args, *answer.args)):
         return bool(gold == answer)
-    a, b = ((r.rhs - r.lhs) if type(r) in _TURNED else (r.lhs - r.rhs) for r in (gold, answer))
-    if kinds[0] != kinds[1] or a.free_symbols != b.free_symbols:
+    if gold.rel_op.replace(">", "<") != answer.rel_op.replace(">", "<"):
         return False
-    is_equation = kinds[0] is sympy.Eq
-    differences = [
-        _with_functions_as_symbols(sympy.fraction(sympy.together(d))[0] if is_equation else d) for d in (a, b)
-    ]
-    values = [evaluated(differences, point) for point in range(_POINTS_COMPARED)]
-    if any(value is None or value[1] == 0 for value in values):
-        return equal(a, b) or (is_equation and equal(a, -b))
-    ratios = [value[0] / value[1] for value in values if value]
-    close = all(abs(r - ratios[0]) <= 1e-9 * abs(ratios[0]) for r in ratios)
-    return bool(close and ratios[0] != 0 and (is_equation or ratios[0].is_positive))
+    a, b = (r.gts - r.lts if hasattr(r, "gts") else sympy.together(r.lhs - r.rhs) for r in (gold, answer))
+    is_equation = isinstance(gold, sympy.Eq)
+    if is_equation:
+        a, b = (sympy.fraction(difference)[0] for difference in (a, b))
+    ratio = sympy.simplify(a / b)
+    return bool(ratio.is_number and ratio.is_finite and ratio != 0 and (is_equation or ratio.is_positive))
 
 
 # ---- single values --------------------------------------------------------------------------------------------------
@@ -236,7 +192,7 @@ def _same_relations(gold: Any, answer: Any) -> bool:
 
 def _same_value(gold: str, answer: str, options: Options) -> bool:
     """Whether two single values, or equations, are the same."""
-    golds, answers = _sides(gold) or ["", gold], _sides(answer)
+    golds, answers = _sides(gold) or ("", gold), _sides(answer)
     if answers is None:
         return False
     (name, value), (given_name, given) = golds, answers
@@ -244,13 +200,17 @@ def _same_value(gold: str, answer: str, options: Options) -> bool:
         return _same_relations(*(parse(f"{left} = {right}") for left, right in (golds, answers)))
     if name and not given_name and not _is_name(name):
         return False  # an equation is not its right side
-    if given_name and not name and not (_is_name(given_name) or _is_asked_for(given_name, value)):
-        return False
+    if given_name and not name and not _is_name(given_name):
+        # A sum or product of letters may be what a problem with a number as gold answer asks for: `m + n = 5`.
+        asked = parse(given_name)
+        is_formula = isinstance(asked, sympy.Expr) and len(asked.free_symbols) > 1
+        if asked is not None and not (is_formula and is_number(parse(value))):
+            return False
     return _same_quantity(value, given, options)
 
 
-def _sides(text: str) -> list[str] | None:
-    """A value as ["", value], an equation as [left, right]; None if the equation, or a part of a chain, is false.
+def _sides(text: str) -> tuple[str, str] | None:
+    """A value as ("", value), an equation as (left, right); None if the equation, or a part of a chain, is false.
 
     `x = 1 + 1 = 2` gives the name and the last value, `\\sqrt 2 ≈ 1.41` the value before the sign.
     """
@@ -258,24 +218,21 @@ def _sides(text: str) -> list[str] | None:
     if rounding and _is_name(first.strip()):
         first = f"{first}= {rounding}"
     elif rounding:
-        exact, rounded = _value(notation.equation_members(first)[-1]), _value(rounding.strip())
+        exact, rounded = _value(notation.split_top(first, "=")[-1]), _value(rounding.strip())
         if not (is_number(exact) and is_number(rounded) and equal(exact, rounded, ROUNDING)):
             return None
-    members = notation.equation_members(first.strip())
-    names = 0
-    while names < len(members) - 1 and _is_name(members[names]):
-        names += 1
-    name, rest = members[0] if names else "", members[names:]
-    if len(rest) == 1:
-        return [name, rest[0]]
-    values = [_value(member) for member in rest]
+    members, name = notation.split_top(first.strip(), "="), ""
+    while len(members) > 1 and _is_name(members[0]):
+        name = name or members[0]
+        del members[0]
+    if len(members) == 1:
+        return name, members[0]
+    values = [_value(member) for member in members]
     numbers = [is_number(value) for value in values]
-    if len(rest) == 2 and not name and not all(numbers):
-        return rest
-    if len(rest) > 2 and not name and not numbers[0] and all(numbers[1:]):  # `m + n = 256 + 37 = 293`
-        name, rest, values = rest[0], rest[1:], values[1:]
-    same = all(value is not None and equal(values[-1], value) for value in values[:-1])
-    return [name, rest[-1]] if values[-1] is not None and same else None
+    if not name and (not all(numbers) if len(members) == 2 else all(numbers[1:]) and not numbers[0]):
+        name, values = members[0], values[1:]  # `m + n = 256 + 37 = 293`
+    same = values[-1] is not None and all(value is not None and equal(values[-1], value) for value in values[:-1])
+    return (name, members[-1]) if same else None
 
 
 def _value(text: str) -> Any:
@@ -323,9 +280,9 @@ def _same_percentage(gold: Quantity, answer: Quantity, options: Options) -> bool
 
 
 def _same_number(gold: str, answer: str, options: Options) -> bool:
-    a, b = parse_number(notation.compact(gold)), parse_number(notation.compact(answer))
+    a, b = notation.parse_number(notation.compact(gold)), notation.parse_number(notation.compact(answer))
     if a and b:
-        return agree(a, b, options)
+        return notation.agree(a, b, options)
     gold, answer = notation.spaced(gold, answer), notation.spaced(answer, gold)
     expected, actual = parse(gold), parse(answer)
     if len({"\\text{WORD" in notation.words_as_text(text) for text in (gold, answer)}) > 1:

@@ -15,31 +15,28 @@ mg milligram+; g gram+ gm+; kg+ kilogram+; lb+ pound+; oz ounce+; ton+ tonne+; m
 ms millisecond+; s sec+ second+; min+ minute+; h hr+ hour+; day+; week+; month+; yr+ year+;
 ml mL milliliter+ millilitre+; l L liter+ litre+; gal gallon+; mph kmh kph; Hz hertz; kHz kilohertz; MHz megahertz;
 GHz gigahertz; degree+ deg; radian+ rad+; celsius °C; fahrenheit °F; K kelvin+; percent pct %;
-dollar+ USD usd \\$ $; cent+; euro+ EUR; sterling GBP; rupee+ Rs rs INR; yuan RMB CNY; yen JPY;
+dollar+ USD usd $; cent+; euro+ EUR; sterling GBP; rupee+ Rs rs INR; yuan RMB CNY; yen JPY;
 N newton+; dyne+; J joule+; kJ kilojoule+; erg+; eV electronvolt+; keV; MeV; GeV; W watt+; kW kilowatt+; V volt+;
 A amp+ ampere+; ohm+ Ω; C coulomb+; T tesla+; Pa pascal+; kPa kilopascal+; atm atmosphere+
 """
 
-# These words after a number are not units: they change its value, name another value or negate it.
-MEANINGFUL = """
-zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
-seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety dozen dozens score pair
-pairs couple gross hundred thousand million billion trillion hundreds thousands millions billions trillions
-half halves third thirds quarter quarters fourth fourths fifth fifths sixth sixths seventh sevenths eighth
-eighths ninth ninths tenth tenths hundredth hundredths thousandth thousandths percents percentage
-lakh lakhs crore crores quadrillion quadrillions tens
-permille squared cubed square cube root power powers exponent factorial times plus minus over divided
-multiplied by double twice triple point and or nor not no none anything otherwise else unless
-except but if when where for all every everything either both neither negative positive mod modulo base log ln
-exp sin cos tan cot csc to through until between at least most more less greater fewer larger smaller than
-about around approximately roughly nearly almost infinity infinite infinitely inf does exist undefined
-impossible unknown wrong incorrect false maybe perhaps possibly probably is are was equals equal reciprocal
-inverse conjugate complex imaginary i e pi many several first last choice option versus vs ratio
+# These words after a number, and their plurals, are not units: they change its value, name another value or negate it.
+_WORDS = """
+zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
+eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety dozen score pair couple gross hundred thousand
+million billion trillion half halve third quarter fourth fifth sixth seventh eighth ninth tenth hundredth thousandth
+percents percentage lakh crore quadrillion permille squared cubed square cube root power exponent factorial times plus
+minus over divided multiplied by double twice triple point and or nor not no none anything otherwise else unless
+except but if when where for all every everything either both neither negative positive mod modulo base log ln exp sin
+cos tan cot csc to through until between at least most more less greater fewer larger smaller than about around
+approximately roughly nearly almost infinity infinite infinitely inf does exist undefined impossible unknown wrong
+incorrect false maybe perhaps possibly probably are was equal reciprocal inverse conjugate complex imaginary i e pi
+many several first last choice option versus vs ratio
 """
+MEANINGFUL = frozenset(_WORDS.split())
 SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 DEGREE, RADIAN, PERCENT, UNITS_OF_ANY_KIND = "degree", "radian", "percent", "units"
 
-_MEANINGFUL = frozenset(MEANINGFUL.split())
 _UNITS: dict[str, str] = {}
 for _entry in UNITS.split(";"):
     _names = _entry.split()
@@ -53,10 +50,8 @@ _END = re.compile(
     r"|\^\\circ ?(?:\\text ?\{ ?[CF] ?\}|[CF])?)$"
     r"|(?<=[\d)}])(?P<space> ?)(?P<bare>[A-Za-zΩÅ°/. ]*[A-Za-zΩÅ])\.?(?P<power>\^\{?[23]\}?)?$"
 )
-_CURRENCY = re.compile(
-    r"(?P<sign>[-+]? ?)(?P<name>\\\$|\\text ?\{ ?(?:euro|yen|pound sterling|Rs\.?|USD) ?\}|Rs\.? ?|USD ?)"
-)
-_MARKUP = re.compile(r"\\(?:text|cdot|times)|[{}^*~]")
+_CURRENCY = re.compile(r"^([-+]? ?)(?:\\text ?\{ ?)?(\\\$|euro|yen|GBP|Rs\.?|USD)(?: ?\})? ?(.+)$")
+_MARKUP = re.compile(r"\\(?:text|cdot|times)|[{}^*~\\]")
 _TEMPERATURE = re.compile(r"(?:deg(?:ree)?s? )?(?:(?<= )([CF])|([cC])elsius|([fF])ahrenheit)")
 _PARTS = re.compile(r"[^\W\d]+|°[CF]|[°Ω%$/]|-?\d")
 _HARMLESS = re.compile(r"[A-Za-z][A-Za-z'-]{2,}|of|a|an|in|on|st|nd|rd|th")
@@ -75,15 +70,12 @@ def read_quantity(text: str, bare: bool) -> Quantity:
 
     Words that may change the value are not a unit: they stay in the value, which then is not equal to the number alone.
     """
-    if (match := _CURRENCY.match(text)) and (rest := text[match.end() :].strip()):
-        quantity = read_quantity(match["sign"] + rest, bare)
-        name = _MARKUP.sub("", match["name"]).strip(" .")
-        return Quantity(quantity.value, quantity.unit or _UNITS.get(name, "sterling" if "pound" in name else name))
+    text = _CURRENCY.sub(r"\1\3 \\text{\2}", text)
     match = _END.search(text)
     if match is None or not (value := text[: match.start()].strip()) or (match["bare"] and not bare):
         return Quantity(text, "")
     content = match["command"] or match["bare"] + (match["power"] or "")
-    words = " ".join(_MARKUP.sub(" ", content.replace("^\\circ", "deg ").replace("\\%", "%")).split()).strip(".")
+    words = " ".join(_MARKUP.sub(" ", content.replace("^\\circ", "deg ")).split()).strip(".")
     scale, _, rest = words.partition(" ")
     if scale in SCALES:
         value, words = f"{value} \\cdot 10^{{{SCALES[scale]}}}", rest
@@ -110,7 +102,7 @@ def _unit(words: str, command: bool, spaced: bool, after_variable: bool) -> str 
     if (command or len(words) > 1 or (spaced and words in "mgsh")) and (known := _known(words)):
         return known
     others = [word.strip(".,") for word in words.split()]
-    if after_variable or any(word.lower() in _MEANINGFUL for word in others):
+    if after_variable or any({word.lower(), word.lower().removesuffix("s")} & MEANINGFUL for word in others):
         return None
     # Plain letters are a word if there are four or more: `5 apples`, but `3 abc` is a product.
     harmless = map(_HARMLESS.fullmatch, others) if command else (w.isalpha() and len(w) > 3 for w in others)

@@ -11,7 +11,7 @@ from typing import Any
 from ..clock import Clock
 from ..data.problem import Problem
 from ..data.prompts import PromptRenderer
-from ..grading import Grader, Outcome
+from ..grading import Grader, Item, Outcome
 from ..model.rollout import Engine, Request, Rollout
 from ..objective import Sampler
 from ..provenance import seed_of
@@ -135,7 +135,7 @@ def grade_rollouts(
     def outcomes(pairs: list[tuple[Problem, Rollout]]) -> list[Outcome]:
         share, answers = zip(*pairs, strict=True)
         texts = tokenizer.batch_decode([r.ids for r in answers], skip_special_tokens=True)
-        return grader.grade([p.answer for p in share], texts, [p.options for p in share], [p.id for p in share])
+        return grader.grade([Item(p.answer, text, p.options, p.id) for p, text in zip(share, texts, strict=True)])
 
     return map_over_ranks(outcomes, list(zip(problems, rollouts, strict=True)))
 

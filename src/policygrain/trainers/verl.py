@@ -44,14 +44,14 @@ if TYPE_CHECKING:
 # verl's reward: PolicyGrain's grader, with the study's grader and extraction.
 REWARD_SOURCE = '''"""verl's reward: 1 if PolicyGrain's grader finds the answer correct, else 0."""
 
-from policygrain.grading import open_grader
+from policygrain.grading import Item, open_grader
 
 _grader = open_grader({grader!r}, {extraction!r}).__enter__()
 
 
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):
     """Called by verl for each response."""
-    return float(_grader.grade([ground_truth], [solution_str])[0] == "correct")
+    return float(_grader.grade([Item(ground_truth, solution_str)])[0] == "correct")
 '''
 PLUGIN = ("policygrain/", "actor/policygrain/")
 ByStep = Mapping[int, Mapping[str, Any]]  # verl's step → its numbers

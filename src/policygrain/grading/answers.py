@@ -1,26 +1,63 @@
-"""The math grader: answers are compared as mathematical expressions, by math-verify in worker processes."""
+"""Graders of answers: ``numeric`` compares numbers, ``math`` mathematical expressions, in worker processes."""
 
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
 from ..errors import UserError
-from ..text import shortened, some
+from ..text import shortened
 from .extraction import boxed, check_protocol, extract
-from .grader import DEFAULT, UNREADABLE_GOLD, Grader, Item, Options, Outcome, items_of
-from .notation import compact, is_list
-from .numeric import agree, depth, parse_number
+from .grader import UNREADABLE_GOLD, Grader, Item, Options, Outcome
+from .notation import MAX_DEPTH, OPTIONAL_SPACES, Number, agree, compact, depth, is_list, parse_number
 from .workers import Pool, Task
 
-# A longer (in characters) or deeper nested answer is unparsable, a gold answer unreadable. The longest gold answer of
-# the registered problem sets has 210 characters.
+# A longer answer (in characters), or one nested deeper than MAX_DEPTH, is unparsable, a gold answer unreadable. The
+# longest gold answer of the registered problem sets has 210 characters.
 MAX_LENGTH = 2_000
-MAX_DEPTH = 40
 # Of processor time per answer. Reading the slowest gold answer of the registered problem sets takes 0.6 to 1.1 s.
 TIME_LIMIT = 3.0
+# Integers, decimals and fractions only; numbers written in LaTeX are for the grader `math`.
+_PLAIN = re.compile(r"[-+]? *\d[\d,./ ]*")
+
+
+class NumericGrader(Grader):
+    """Compares the extracted answer with the gold answer as numbers, or as text if the gold answer is not a number."""
+
+    def __init__(self, extraction: str = "boxed") -> None:
+        self.extraction = check_protocol(extraction)
+        self.name = "numeric-2" + ("" if extraction == "boxed" else f", {extraction}")
+
+    def grade(self, items: Sequence[Item]) -> list[Outcome]:
+        """One outcome per response; `unparsable`: no answer, or no number in it where the gold answer is a number.
+
+        UserError if options ask for more than equality.
+        """
+        for item in items:
+            if not item.options.exact:
+                raise UserError(f"{item.name}: tolerances and lists of answers need `grader: math` in the study.")
+        return [self._grade(item.gold, item.text) for item in items]
+
+    def _grade(self, gold: str, response: str) -> Outcome:
+        answer = extract(response, self.extraction)
+        if answer is None:
+            return "unparsable"
+        expected, actual = _number(gold), _number(answer)
+        if expected is None:
+            return "correct" if "".join(gold.split()) == "".join(answer.split()) else "incorrect"
+        if actual is None:
+            # `1,2` and `1 2` are two numbers: readable, but not the one that was asked for.
+            joined = _number(answer.replace(",", "").replace(" ", ""))
+            return "incorrect" if joined else "unparsable"
+        return "correct" if actual.value == expected.value else "incorrect"
+
+
+def _number(text: str) -> Number | None:
+    text = text.strip().strip("$").strip(" ")
+    return parse_number(OPTIONAL_SPACES.sub("", text).removesuffix(".")) if _PLAIN.fullmatch(text) else None
 
 
 class MathGrader(Grader):
@@ -38,22 +75,16 @@ class MathGrader(Grader):
             raise UserError("grader 'math': the package math-verify is missing; install it or use 'numeric'.")
         self.extraction = check_protocol(extraction)
         protocol = "" if extraction == "boxed" else f", {extraction}"
-        self.name = f"math-6 (math-verify {version('math-verify')}, {seconds:g} s{protocol})"
+        self.name = f"math-7 (math-verify {version('math-verify')}, {seconds:g} s{protocol})"
         self.pool = Pool(workers, seconds, memory)
 
-    def grade_items(self, items: Sequence[Item]) -> list[Outcome]:
-        """One outcome per response. UserError as ``compare_items``."""
+    def grade(self, items: Sequence[Item]) -> list[Outcome]:
+        """One outcome per response. UserError as ``compare``."""
         lists = [is_list(item.gold, item.options.list_answer) for item in items]
         texts = [extract(item.text, self.extraction, is_a_list) for item, is_a_list in zip(items, lists, strict=True)]
-        return self.compare_items([item._replace(text=text or "") for item, text in zip(items, texts, strict=True)])
+        return self.compare([item._replace(text=text or "") for item, text in zip(items, texts, strict=True)])
 
-    def compare(
-        self, golds: Sequence[str], answers: Sequence[str], options: Options | Sequence[Options] = DEFAULT
-    ) -> list[Outcome]:
-        """Like ``grade``, for extracted answers."""
-        return self.compare_items(items_of(golds, answers, options))
-
-    def compare_items(self, items: Sequence[Item], strict: bool = True) -> list[Any]:
+    def compare(self, items: Sequence[Item], strict: bool = True) -> list[Any]:
         """One outcome per extracted answer, which is empty if there is none.
 
         UNREADABLE_GOLD if the gold answer cannot be read and the answer is not the same text, UserError if ``strict``.
@@ -68,23 +99,17 @@ class MathGrader(Grader):
                 raise UserError(f"{item.name}: the gold answer {gold} cannot be read as mathematics; correct it.")
         return [outcomes[task] for task in tasks]
 
-    def check_golds(
-        self, golds: Sequence[str], ids: Sequence[str], options: Options | Sequence[Options] = DEFAULT
-    ) -> None:
-        """UserError, which names them, for gold answers that are not readable or not graded equal to themselves."""
-        if bad := self.unreadable_golds(golds, options):
-            named = some([f"{ids[i]} ({shortened(repr(golds[i]), 80)})" for i in bad], 5)
-            raise UserError(f"gold answers that cannot be read as mathematics: {named}. Correct or remove them.")
-
-    def unreadable_golds(self, golds: Sequence[str], options: Options | Sequence[Options] = DEFAULT) -> list[int]:
-        """Indices of gold answers that are not readable or not graded equal to themselves, those of texts left out."""
-        golds = [without_box(gold) for gold in golds]
-        tasks: dict[int, Task] = {i: item[:3] for i, item in enumerate(items_of(golds, golds, options))}
-        tasks = {i: task for i, task in tasks.items() if not task[2].text}
+    def unreadable_golds(self, items: Sequence[Item]) -> list[Item]:
+        """Items whose gold answers are not readable or not graded equal to themselves, those of texts left out."""
+        tasks: dict[Item, Task] = {}
+        for item in items:
+            if not item.options.text:
+                gold = without_box(item.gold)
+                tasks[item] = (gold, gold, item.options)
         # Not by grade_directly, which accepts equal texts without parsing them.
         parsed = [*{task for task in tasks.values() if not task[0].isdecimal() and not _too_large(task[0])}]
         outcomes = dict(zip(parsed, self.pool.run(parsed), strict=True))
-        return [i for i, t in tasks.items() if _too_large(t[0]) or outcomes.get(t, "correct") != "correct"]
+        return [i for i, task in tasks.items() if _too_large(task[0]) or outcomes.get(task, "correct") != "correct"]
 
 
 def without_box(answer: str) -> str:

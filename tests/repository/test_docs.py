@@ -109,25 +109,10 @@ def test_parts_of_study_files_are_accepted(path):
             )
 
 
-@every_document
-def test_equations_avoid_what_renderers_break(path):
-    """GitHub reads a backslash before punctuation as Markdown, and does not render these commands."""
-    text = path.read_text()
-    assert text.count("$$") % 2 == 0
-    for equation in text.split("$$")[1::2]:
-        assert not re.search(r"\\[^a-zA-Z]|\\operatorname|\\text\b|[<>*]|\n\n", equation), equation
-        assert equation.count("{") == equation.count("}") and equation.count(r"\left") == equation.count(r"\right")
-
-
 def test_the_tables_of_presets_are_current_and_have_no_parts_of_other_packages(monkeypatch):
     monkeypatch.setitem(Ratio.choices, "elsewhere", type("Elsewhere", (TokenRatio,), {"__module__": "elsewhere"}))
     page = ROOT / "docs/methods/README.md"
     assert load_script(ROOT / "docs/presets.py").fill(page.read_text()) == page.read_text(), "run `make schema`"
-
-
-def test_figures_of_the_documentation_are_shown_on_a_page():
-    text = "\n".join(path.read_text() for path in DOCUMENTS)
-    assert [p.name for p in (ROOT / "docs/figures").iterdir() if f"figures/{p.name}" not in text] == []
 
 
 def test_the_reference_of_keys_and_their_schema_are_current():

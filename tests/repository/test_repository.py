@@ -99,10 +99,7 @@ def test_nothing_imports_the_lab():
 
 def test_no_circle_between_modules():
     """Imports inside functions included: a circle is no better for being hidden."""
-    try:
-        graphlib.TopologicalSorter(IMPORTS).prepare()
-    except graphlib.CycleError as error:
-        pytest.fail(f"modules import each other: {' ← '.join(error.args[1])}")
+    graphlib.TopologicalSorter(IMPORTS).prepare()
 
 
 def test_modules_are_short():

@@ -1,8 +1,7 @@
-"""A SLURM cluster of the tests' own: real daemons in a temporary folder, nodes and GPUs that are made up.
+"""A SLURM cluster of the tests' own: real daemons in a temporary folder, and nodes that are made up.
 
 Everything is the distribution's SLURM: authentication, controller, a daemon per node. Nodes share the machine and are
-told apart by their ports; a GPU is a character device that nothing answers behind, which SLURM counts, grants and
-withholds like a real one. Nothing outside the folder is written, and nothing outlives the tests (leftovers.py).
+told apart by their ports. Nothing outside the folder is written, and nothing outlives the tests (leftovers.py).
 
 With ``apart`` each node has addresses, processes and temporary files of its own, in Linux's namespaces: what tells
 nodes apart by their addresses, as Ray does, sees several machines.
@@ -12,7 +11,6 @@ import contextlib
 import os
 import shutil
 import socket
-import stat
 import subprocess
 import tempfile
 import time
@@ -23,8 +21,7 @@ from typing import Any
 
 from .leftovers import swept
 
-NODES = ("node1", "node2")  # of the partitions `cpu` and `gpu`
-GPUS_PER_NODE = 2
+NODES = ("node1", "node2")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo", "sacct")
 SEARCHED = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 INSTALL = "apt-get install -y --no-install-recommends slurmctld slurmd slurm-client munge iproute2"
@@ -60,7 +57,6 @@ class Cluster:
     """A running cluster; `environment` is what a user's commands need to find it."""
 
     folder: Path
-    has_gpus: bool = False
     environment: dict[str, str] = field(default_factory=dict)
     daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     login: list[str] = field(default_factory=list)  # what a command begins with that is typed on the login node
@@ -138,28 +134,19 @@ def _idle(cluster: Cluster) -> set[str]:
 
 
 def _configure(cluster: Cluster, apart: bool) -> None:
-    """Configuration, key, devices and an environment that leads to them."""
+    """Configuration, key and an environment that leads to them."""
     folder = cluster.folder
     folder.chmod(0o755)
-    for name in ("state", "log", "bin", "devices", "ray", *(f"spool/{node}" for node in NODES)):
+    for name in ("state", "log", "bin", "ray", *(f"spool/{node}" for node in NODES)):
         (folder / name).mkdir(parents=True)
     key = folder / "munge.key"
     key.write_bytes(os.urandom(1024))
     key.chmod(0o400)
-    try:
-        for node in NODES:
-            for i in range(GPUS_PER_NODE):
-                # SLURM wants a device, not a file. This is /dev/null under another name.
-                os.mknod(folder / "devices" / f"{node}-gpu{i}", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
-        cluster.has_gpus = True
-    except OSError:
-        cluster.has_gpus = False
     host = socket.gethostname().split(".")[0]
     controller_port, *ports = _free_ports(1 + len(NODES))
-    gres = f" Gres=gpu:fake:{GPUS_PER_NODE}" if cluster.has_gpus else ""
     nodes = "\n".join(
         f"NodeName={node} NodeHostname={host} NodeAddr={f'{NETWORK}.{number}' if apart else '127.0.0.1'} Port={port} "
-        f"CPUs=8 RealMemory=64000{gres}"
+        "CPUs=8 RealMemory=64000"
         for number, (node, port) in enumerate(zip(NODES, ports, strict=True), 1)
     )
     configuration = CONFIGURATION.read_text().format(
@@ -168,14 +155,9 @@ def _configure(cluster: Cluster, apart: bool) -> None:
         user="root",
         controller_port=controller_port,
         folder=folder,
-        gpu_type="GresTypes=gpu" if cluster.has_gpus else "",
         nodes=nodes,
     )
     (folder / "slurm.conf").write_text(configuration)
-    if cluster.has_gpus:
-        last = GPUS_PER_NODE - 1
-        devices = [f"NodeName={n} Name=gpu Type=fake File={folder}/devices/{n}-gpu[0-{last}]\n" for n in NODES]
-        (folder / "gres.conf").write_text("".join(devices))
     # A cluster has its configuration in /etc/slurm, where programs find it with no word of it in the environment.
     for program in PROGRAMS:
         wrapper = folder / "bin" / program

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from policygrain.figures.catalogue import draw
-from policygrain.files import read_json_lines
 from policygrain.paths import StudyFolder
 from policygrain.records import TrackingRecord, read_record
 from policygrain.results import StudyResults, evaluated_samples, samples, start_model
@@ -21,9 +20,8 @@ from policygrain.study import load_study
 from policygrain.study.runs import Arm, run_matrix
 from policygrain.study.stages import run_settings
 
-from ..support.mlflow_store import Store
 from ..support.small import assert_same_run, write_study
-from ..support.snakemake import TIMEOUT, copy_checkout, jobs, kill_when, planned, snakemake
+from ..support.snakemake import TIMEOUT, copy_checkout, jobs, planned, snakemake
 from .test_kills import LEFT_OVER
 
 pytestmark = pytest.mark.slow
@@ -116,17 +114,6 @@ def test_a_copy_without_metadata_and_with_other_times_is_finished_too(smoke, roo
     assert planned(root, tmp_path, smoke / SMOKE, "all") == {}
 
 
-def test_mlflow_has_a_copy_of_the_records(smoke):
-    store, folder = Store(f"sqlite:///{smoke}/results/mlflow.db", "smoke"), StudyFolder(smoke / "results" / "smoke")
-    assert {"grpo seed 0", "tepo seed 1"} <= set(store.runs)
-    child = store.runs["tepo seed 1"]
-    assert child.data.tags["arm"] == "tepo"
-    assert child.data.params["method.ratio.name"] == "sequence" and child.data.params["training.steps"] == "3"
-    rows = read_json_lines(folder.run("tepo", 1).metrics)
-    truth = [(r["step"], r["validation_accuracy"]) for r in rows if "validation_accuracy" in r]
-    assert store.curve("tepo seed 1", "validation_accuracy") == truth
-
-
 @pytest.fixture(scope="module")
 def with_trl(smoke, root, tmp_path_factory):
     """A folder with a copy of the results, in which one of the methods is trained by TRL, too."""
@@ -147,27 +134,6 @@ def test_runs_by_trl_are_those_of_the_loop_but_for_rounding(seed, with_trl, root
     assert_same_run(folder.run("tepo", seed).path, folder.run(BY_TRL, seed).path)
     ours, other = (load_study(path) for path in (with_trl / SMOKE, root / "studies" / "smoke-trl.yaml"))
     assert run_settings(ours, run_matrix(ours).arms[BY_TRL], seed) == run_settings(other, Arm.of(other, "tepo"), seed)
-
-
-@pytest.mark.release
-def test_two_calls_train_runs_with_identical_metrics(with_trl, root, tmp_path):
-    """The second call is killed in the middle of a run by the loop, then of one by TRL, and repeated: it resumes."""
-    study = with_trl / SMOKE
-    targets = {arm: f"results/smoke/runs/{arm}/seed0/summary.json" for arm in ("tepo", BY_TRL)}
-    begun: dict[Path, bytes] = {}
-    for arm, target in targets.items():
-        saved = f"results/smoke/runs/{arm}/seed*/checkpoints/*"
-        kill_when(lambda: any(tmp_path.glob(saved)), root, study, tmp_path, target)  # noqa: B023
-        assert not (tmp_path / target).exists()
-        begun |= {path: path.read_bytes() for path in tmp_path.glob(f"results/smoke/runs/{arm}/seed*/metrics.jsonl")}
-    assert begun
-    snakemake(root, tmp_path, study, *targets.values())
-    runs = sorted(tmp_path.glob("results/smoke/runs/*/seed*/metrics.jsonl"))
-    assert len(runs) == 4
-    for path in runs:
-        assert path.read_bytes() == (with_trl / path.relative_to(tmp_path)).read_bytes(), path
-        assert path.read_bytes().startswith(begun.get(path, b""))
-    assert not list(tmp_path.glob("results/smoke/runs/*/seed*/superseded-*"))
 
 
 @pytest.mark.release

@@ -23,7 +23,7 @@ from policygrain.tracking import track, tracking_uri
 
 from ..support.leftovers import with_in_environment
 from ..support.mlflow_store import Store
-from ..support.slurm import GPUS_PER_NODE, NODES, Cluster
+from ..support.slurm import Cluster
 from ..support.snakemake import copy_checkout
 
 STUDY = Path(__file__).parents[1] / "support" / "disturbed.yaml"
@@ -31,8 +31,6 @@ STEPS = 16
 TIMEOUT = 900  # seconds; the machine may have other things to do
 DISTURBED = ("cancelled", "requeued")
 TWO_NODES = "on_two_nodes+trainer=trl"
-# Where their jobs go: an expression that Snakemake evaluates for each job.
-PLACES = "'gpu' if wildcards.arm == 'on_gpu' else 'cpu'"
 
 
 class User:
@@ -174,7 +172,6 @@ def disturb(user: User, events: dict[str, list[Event]], interrupted: bool = Fals
     if interrupted:
         user.slow_down("interrupted", 1.0)
         rest["interrupted"] = [(in_its_middle(user, "interrupted"), partial(user.slow_down, "interrupted", 3600))]
-    user.edit_profile(slurm_partition=PLACES)
     with user.typing(*(user.trained(arm) for arm in ("undisturbed", *rest))) as call:
 
         def happened() -> bool:
@@ -225,30 +222,14 @@ def test_a_disturbed_run_ends_as_the_undisturbed_one(arm, states, restarts, dist
 
 @pytest.fixture(scope="module")
 def resumed(disturbed):
-    """After the next call, beside a run that has to wait for a GPU, and one that fails."""
+    """After the next call, beside a run that fails."""
     user, cluster = disturbed, disturbed.cluster
     cluster.wait(lambda: not cluster.jobs(), TIMEOUT, "no job is left")
     assert [state for _, state in user.jobs_of("interrupted")] == ["CANCELLED"]
     assert 3 <= user.steps("interrupted") < STEPS
     user.slow_down("interrupted", None)
-    blockers = []
-    if cluster.has_gpus:
-        user.slow_down("on_gpu", 0.1)
-        every = ("sbatch", "--parsable", "--output=/dev/null", "--nodes=1", f"--gpus={GPUS_PER_NODE}")
-        blockers = [cluster.ask(*every, "--wrap=exec sleep 900") for _ in NODES]
-    user.edit_profile(slurm_partition=PLACES, gpu=f"{int(cluster.has_gpus)} if wildcards.arm == 'on_gpu' else 0")
-    with user.typing(*(user.trained(arm) for arm in ("interrupted", "on_gpu", "broken")), "--retries", "0") as call:
-
-        def waits() -> bool:
-            jobs = user.jobs_of("on_gpu")
-            return bool(jobs) and cluster.ask("squeue", "-h", "-j", jobs[0][0], "-o", "%T %r") == "PENDING Resources"
-
-        if blockers:
-            cluster.wait(waits, TIMEOUT, "the job waits for a GPU")
-            cluster.ask("scancel", blockers[0])
+    with user.typing(*(user.trained(arm) for arm in ("interrupted", "broken")), "--retries", "0") as call:
         assert call.wait(timeout=TIMEOUT) == 1, user.printed
-    if blockers:
-        cluster.ask("scancel", blockers[1])
     return user
 
 
@@ -259,15 +240,6 @@ def test_control_c_cancels_the_jobs_and_the_next_call_resumes(resumed):
 def test_a_job_that_fails_shows_the_end_of_its_log(resumed):
     assert re.search(r"policygrain: .*broken/seed0: .*not finite", resumed.printed), resumed.printed
     assert "Traceback" not in resumed.printed
-
-
-def test_a_gpu_is_granted_as_asked_and_waited_for_when_there_is_none(resumed):
-    if not resumed.cluster.has_gpus:
-        pytest.skip("no device can be made here (mknod), so the tests' nodes have no GPUs")
-    [(job, _)] = resumed.jobs_of("on_gpu")
-    assert "gpu:1" in resumed.cluster.ask("scontrol", "show", "job", job)
-    assert (resumed.home / "slow" / "on_gpu.gpus").read_text() == "0"
-    resumed.assert_as_undisturbed("on_gpu")
 
 
 @pytest.mark.release
@@ -289,8 +261,8 @@ def test_a_run_without_time_stops_by_itself_and_ends_as_the_undisturbed_one(resu
 @pytest.mark.release
 def test_two_nodes_train_one_run_of_which_a_process_is_killed(resumed):
     """The same tokens are sampled as by one process, and numbers differ by the order of their sums."""
-    user, gpus = resumed, {"gpu": 2 * GPUS_PER_NODE} if resumed.cluster.has_gpus else {}
-    user.edit_profile(slurm_partition="gpu", mpi="srun", nodes=2, tasks_per_node=2, **gpus)
+    user = resumed
+    user.edit_profile(mpi="srun", nodes=2, tasks_per_node=2)
     user.slow_down("on_two_nodes", 1.0)
     with user.typing(user.trained(TWO_NODES)) as call:
         # After the checkpoint of step 4, in the middle of the run.

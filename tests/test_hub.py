@@ -49,7 +49,7 @@ def test_a_name_is_the_commit_that_is_in_the_cache(cache):
     assert pinned(Model(start="tiny")).revision is None
     (cache / "refs" / "main").write_text(NEW)
     assert identity("some/model") == NEW
-    with pytest.raises(UserError, match=r"other/model.*neither a folder nor a model"):
+    with pytest.raises(UserError, match=r"other/model.*neither a folder with"):
         identity("other/model")
 
 

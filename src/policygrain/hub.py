@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from .study.schema import Model
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+# Errors of the hub's client, which have no narrower common base classes.
+HUB_ERRORS = (OSError, ValueError, RuntimeError)
 
 
 def identity(start: str, revision: str | None = None, remembered: bool = False) -> str:
@@ -49,12 +51,24 @@ def config_of(name: str, revision: str | None = None, fetch: str = "", offline: 
     for local in (True,) if offline else (True, False):
         try:
             return Path(hf_hub_download(name, path.name, revision=revision, local_files_only=local, etag_timeout=10))
-        # The client's errors have no narrower common base classes; all of them mean that there is no such file.
-        except (OSError, ValueError, RuntimeError) as error:
+        except HUB_ERRORS as error:
             reason = str(error).strip().partition("\n")[0]
             hub = "" if local else f", and the hub does not provide it ({reason})"
     fetch = fetch or f"hf download {name}{f' --revision {revision}' if revision else ''}"
     raise UserError(
-        f"model.start: {name!r} is neither a folder nor a model in this machine's cache{hub}. Fetch it where there is "
-        f"a network: `{fetch}`."
+        f"the model {name!r} is neither a folder with a config.json nor in this machine's cache{hub}. Fetch it where "
+        f"there is a network: `{fetch}`."
     )
+
+
+def local_copy(name: str, revision: str | None = None) -> Path:
+    """The folder of a model, which is downloaded if it is on the hub. UserError if there is none."""
+    from huggingface_hub import snapshot_download
+
+    folder = config_of(name, revision).parent
+    if folder != Path(name):
+        try:
+            snapshot_download(name, revision=folder.name, ignore_patterns=["*.gguf", "*.onnx", "*.msgpack"])
+        except HUB_ERRORS as error:
+            raise UserError(f"the model {name!r} cannot be downloaded: {error}") from error
+    return folder

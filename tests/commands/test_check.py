@@ -33,7 +33,7 @@ def test_a_start_that_is_no_model_is_said_at_once(tmp_path, monkeypatch):
     folder.mkdir()
     (folder / "config.json").write_text('{"max_position_embeddings": 99}')
     for start, says in (
-        ("some/model", r"'some/model' is neither a folder nor .*`hf download some/model`"),
+        ("some/model", r"'some/model' is neither a folder .*`hf download some/model`"),
         (str(folder), r"is not a model with a tokenizer: tokenizer_config\.json is missing"),
     ):
         with pytest.raises(UserError, match=says):

@@ -41,10 +41,10 @@ def test_one_line_evaluates_a_model_and_another_one_joins_it(made, tmp_path, cap
     assert {row[0].strip("| ") for row in rows} == {"first", "copy"}
     # Another protocol does not overwrite the results, and neither does one that cannot be read.
     assert main(["evaluate-model", str(model), *SAMPLED, "--samples", "3", "--out", str(out)]) == 2
-    assert re.search(r"another protocol \(benchmarks\.count\.sampling\.n, .* differ\)", capsys.readouterr().err)
+    assert "another protocol (other benchmarks)" in capsys.readouterr().err
     (out / "protocol.json").write_text("[")
     assert main(["evaluate-model", str(model), *SAMPLED, "--out", str(out)]) == 2
-    assert "protocol.json: not JSON" in (said := capsys.readouterr().err) and "another folder with --out." in said
+    assert re.search("protocol.json: not JSON.*another folder with --out", capsys.readouterr().err)
     assert (out / "leaderboard.md").read_text() == table
 
 

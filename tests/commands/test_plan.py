@@ -73,7 +73,7 @@ def test_parameters_of_a_tiny_model_are_those_of_the_built_one(tmp_path):
     assert parameters(config_of(Model(tiny=spec), {})) == expected
     built.config.save_pretrained(tmp_path)
     assert parameters(config_of(Model(start=str(tmp_path)), {})) == expected
-    with pytest.raises(UserError, match=r"model\.start: 'some/thing' is neither a folder nor"):
+    with pytest.raises(UserError, match="'some/thing' is neither a folder"):
         config_of(Model(start="some/thing"), {})
 
 

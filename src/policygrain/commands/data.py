@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -115,7 +116,9 @@ def evaluate_model(
     chat: Annotated[
         bool | None, option("use the chat template (default: if all models have one)", "--chat/--no-chat")
     ] = None,
-    chat_template_kwargs: Annotated[str, option("JSON, such as '{\"enable_thinking\": false}'", metavar="JSON")] = "{}",
+    chat_template_kwargs: Annotated[
+        Any, Option(help="such as '{\"enable_thinking\": false}'", metavar="JSON", parser=json.loads)
+    ] = "{}",
     stop: Annotated[list[str] | None, option("strings before which a response ends", metavar="TEXT")] = None,
     revision: Annotated[str | None, option("revision of the models on the hub")] = None,
     root: Root = None,
@@ -134,12 +137,13 @@ def evaluate_models(
     models: list[str], benchmarks: list[str], out: Path, revision: str | None, root: Path | None, given: dict[str, Any]
 ) -> None:
     """`evaluate_model`; ``given`` are the other options, as on the command line."""
-    from ..evaluate.any_model import asked, fetched, leaderboard, named, prepare
+    from ..evaluate.any_model import asked, leaderboard, named, prepare
     from ..evaluate.evaluation import evaluate
+    from ..hub import local_copy
     from ..model.device import claim_gpu
     from ..model.loading import load_tokenizer
 
-    folders = {name: fetched(model, revision) for name, model in named(models).items()}
+    folders = {name: local_copy(model, revision) for name, model in named(models).items()}
     if given["chat"] is None:
         given["chat"] = all(load_tokenizer(str(folder)).chat_template for folder in folders.values())
     evaluation, results = asked([name for name in benchmarks if name], **given), StudyFolder(out)

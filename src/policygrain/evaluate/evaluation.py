@@ -18,7 +18,7 @@ from ..data.prompts import PromptRenderer
 from ..data.sources import contaminated
 from ..errors import UserError
 from ..grading import Grader, open_grader
-from ..hub import commit_of
+from ..hub import local_copy
 from ..model.engine import open_engine, resolve_engine
 from ..model.loading import context_length, load_model, load_tokenizer
 from ..model.rollout import Engine
@@ -29,7 +29,6 @@ from ..results import model_evaluation
 from ..study.schema import Study
 from ..train.start_model import check_start_model
 from ..trainers.run import check_final_model
-from .any_model import fetched
 from .protocol import Evaluation, evaluation_of
 from .sampling import queries_of, sample, stopped
 from .scores import grade
@@ -39,7 +38,7 @@ def evaluate_study(study: Study, models: Mapping[str, Path], data: DataFolder, r
     """`evaluate` models of a study as it asks. Its initial model may be a name on the hub."""
     start = study.model.start
     on_hub = {name for name, model in models.items() if str(model) == start and not model.exists()}
-    local = {name: fetched(start, commit_of(start, study.model.revision)) for name in on_hub}
+    local = {name: local_copy(start, study.model.revision) for name in on_hub}
     return evaluate(evaluation_of(study), {**models, **local}, data, results)
 
 

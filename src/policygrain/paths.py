@@ -48,13 +48,13 @@ class EvaluationFolder(Folder):
     record = Inside("records.json", Path)  # protocol and scores
     samples = Inside("samples.parquet", Path)  # every response with its outcome
 
-    def responses(self, key: str) -> Path:
-        """Sampled responses that are not graded yet."""
-        return self.path / f"sampled-{key}.jsonl"
+    def responses(self, key: str, first: int) -> Path:
+        """Sampled responses that are not graded yet, of which ``first`` is one."""
+        return self.path / f"sampled-{key}-{first}.json"
 
-    def all_responses(self) -> list[Path]:
-        """The files with sampled responses, those of other keys included."""
-        return sorted(self.path.glob("sampled-*.jsonl"))
+    def sampled(self, key: str = "*") -> list[Path]:
+        """The files with sampled responses."""
+        return sorted(self.path.glob(f"sampled-{key}-*.json"))
 
 
 class StartFolder(Folder):

@@ -20,10 +20,9 @@ import yaml
 from .. import hub
 from ..data.families import CHARACTERS, FAMILIES
 from ..data.problem import read_rows
-from ..data.sets import SETS, data_root
+from ..data.sets import SETS, data_root, sampling_of
 from ..data.sources import FAMILY_SIZE
 from ..errors import UserError, did_you_mean
-from ..evaluate.protocol import evaluation_of
 from ..files import read_json
 from ..study.comparable import pairs
 from ..study.runs import Arm, run_matrix
@@ -69,9 +68,10 @@ def run_tokens(study: Study, arm: Arm, lengths: Lengths) -> Array:
 def evaluation_tokens(study: Study, lengths: Lengths) -> Array:
     """Numbers of `TOKENS` [3] of the evaluation of one model on all benchmarks."""
     sampled = 0.0
-    for benchmark, *_ in evaluation_of(study).sharing_responses():
-        responses = benchmark_size(study, benchmark) * (benchmark.sampling.n + study.evaluation.greedy)
-        sampled += responses * min(lengths["response"], benchmark.sampling.max_tokens)
+    for benchmark in study.evaluation.benchmarks:
+        sampling = sampling_of(study, benchmark)
+        responses = benchmark_size(study, benchmark) * (sampling.n + study.evaluation.greedy)
+        sampled += responses * min(lengths["response"], sampling.max_tokens)
     return np.array([sampled, 0, 0])
 
 

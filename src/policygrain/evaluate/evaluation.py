@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
-from functools import cache, partial
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from .. import digests
 from ..clock import Clock
-from ..data.problem import Problem, read_problems, with_repeats
+from ..data.problem import read_problems, with_repeats
 from ..data.prompts import PromptRenderer
 from ..data.sources import contaminated
 from ..errors import UserError
@@ -22,16 +22,15 @@ from ..hub import local_copy
 from ..model.engine import open_engine, resolve_engine
 from ..model.loading import context_length, load_model, load_tokenizer
 from ..model.rollout import Engine
-from ..paths import DataFolder, EvaluationFolder, RunFolder, StudyFolder
+from ..paths import DataFolder, RunFolder, StudyFolder
 from ..provenance import commit, hardware, versions
-from ..records import EvaluationFacts, ModelEvaluation, write_record
-from ..results import model_evaluation
+from ..records import EvaluationFacts, ModelEvaluation, read_record, write_record
 from ..study.schema import Study
 from ..train.start_model import check_start_model
 from ..trainers.run import check_final_model
 from .protocol import Evaluation, evaluation_of
-from .sampling import queries_of, sample, stopped
-from .scores import grade
+from .sampling import queries_of, sample
+from .scores import grade, score, write_samples
 
 
 def evaluate_study(study: Study, models: Mapping[str, Path], data: DataFolder, results: StudyFolder) -> dict[str, str]:
@@ -52,12 +51,13 @@ def evaluate(
     """
     problems = {b.name: with_repeats(read_problems(data.benchmark(b.name))) for b in evaluation.benchmarks}
     longest = max(b.sampling.max_tokens for b in evaluation.benchmarks)
-    seen = {name: _positions(contaminated(data, name), listed) for name, listed in problems.items()}
+    seen = {name: contaminated(data, name) for name in problems}
+    positions = {name: [i for i, p in enumerate(problems[name]) if p.id in ids] for name, ids in seen.items()}
     made_at, keys = commit(), {}
+    programs = {name for name, listed in problems.items() if any(problem.options.tests for problem in listed)}
     with ExitStack() as stack:
-        tests = any(problem.options.tests for listed in problems.values() for problem in listed)
         graders: dict[str, Grader] = {
-            extraction: stack.enter_context(open_grader(evaluation.grader, extraction, tests))
+            extraction: stack.enter_context(open_grader(evaluation.grader, extraction, tests=bool(programs)))
             for extraction in dict.fromkeys(b.extraction for b in evaluation.benchmarks)
         }
         for name, model in tqdm(models.items(), "models evaluated"):
@@ -67,28 +67,37 @@ def evaluate(
                 tokenizer = load_tokenizer(str(model))
                 renderer = PromptRenderer(tokenizer, evaluation.prompt, context_length(str(model)) - longest)
                 under = protocol(evaluation, renderer, data, digest, next(iter(graders.values())).name)
-            folder, key = results.evaluation(name), digests.of_json(under)
-            keys[name] = key
-            if (there := _evaluation(folder)) is not None and there.key == key and folder.samples.exists():
-                # No response depends on which problems are among the training prompts; that alone may have changed.
-                records = [r.model_copy(update={"contaminated": seen[r.benchmark]}) for r in there.records]
-                if records != there.records:
+            folder = results.evaluation(name)
+            keys[name] = digests.of_json(under)
+            if folder.record.exists() and folder.samples.exists():
+                there = read_record(ModelEvaluation, folder.record, "Remove it, and the model is evaluated again.")
+                if there.key == keys[name]:
+                    # No response depends on which problems are among the training prompts, which may have changed.
+                    records = [r.model_copy(update={"contaminated": positions[r.benchmark]}) for r in there.records]
                     write_record(folder.record, there.model_copy(update={"records": records}))
-                continue
+                    continue
             queries = queries_of(evaluation, problems, renderer)
             with clock("engine"):
-                engine = cache(partial(_engine, evaluation.engine, str(model)))  # here the last model's engine is freed
+                engine = partial(_engine, evaluation.engine, str(model))
                 responses = sample(queries, engine, folder, response_key(under))
             with clock("grade"):
                 texts = tokenizer.batch_decode([r.ids for r in responses], skip_special_tokens=True)
-                responses, texts = stopped(responses, texts, evaluation.stop)
-                records = grade(evaluation.benchmarks, queries, responses, texts, graders, folder, seen)
+                answered, rows, records = zip(queries, responses, texts, strict=True), [], []
+                for benchmark, answers in groupby(answered, key=lambda answer: answer[0].benchmark):
+                    graded = grade([*answers], graders[benchmark.extraction], evaluation.stop)
+                    records.append(score(graded, positions[benchmark.name], votes=benchmark.name not in programs))
+                    rows += graded
+                write_samples(folder.samples, rows)
             facts = EvaluationFacts(seconds=clock.seconds, hardware=hardware(), versions=versions(), commit=made_at)
-            made = ModelEvaluation(model=name, key=key, protocol=under, facts=facts, records=records)
+            made = ModelEvaluation(model=name, key=keys[name], protocol=under, facts=facts, records=records)
             write_record(folder.record, made)
-            for path in folder.all_responses():
+            for path in folder.sampled():
                 path.unlink()
     return keys
+
+
+def _engine(name: str, model: str) -> Engine:
+    return open_engine(name, model, *load_model(model))
 
 
 def _digest(name: str, model: Path) -> str:
@@ -97,25 +106,6 @@ def _digest(name: str, model: Path) -> str:
     if model == run.model and not (model / "config.json").exists():
         raise UserError(f"{model}: has no model; train it first ({name}).")
     return check_final_model(run) if model == run.model else check_start_model(model)
-
-
-def _evaluation(folder: EvaluationFolder) -> ModelEvaluation | None:
-    """The evaluation in a folder; None if there is none or it cannot be read."""
-    if not folder.record.exists():
-        return None
-    try:
-        return model_evaluation(folder)
-    except UserError as error:
-        print(f"{error} The model is evaluated again.", file=sys.stderr)
-        return None
-
-
-def _positions(ids: Collection[str], problems: Collection[Problem]) -> list[int]:
-    return [position for position, problem in enumerate(problems) if problem.id in ids]
-
-
-def _engine(name: str, folder: str) -> Engine:
-    return open_engine(name, folder, *load_model(folder))
 
 
 # ---- the protocol: all settings that a score depends on; only scores with the same protocol are compared -------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-from .. import digests
 from ..data.sets import sampling_of
 from ..records import Record
 from ..study import schema
@@ -28,14 +27,6 @@ class Evaluation(Record):
     seed: int
     greedy: bool = False  # one greedily decoded response per problem besides the sampled ones
     stop: tuple[str, ...] = ()
-
-    def sharing_responses(self) -> list[list[Benchmark]]:
-        """The benchmarks, in groups with the same problems and sampling parameters, which share their responses."""
-        groups: dict[str, list[Benchmark]] = {}
-        for benchmark in self.benchmarks:
-            shared = benchmark.model_dump(include={"source", "size", "sampling"})
-            groups.setdefault(digests.of_json(shared), []).append(benchmark)
-        return list(groups.values())
 
 
 def evaluation_of(study: Study) -> Evaluation:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import comb
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,65 +13,35 @@ from ..files import atomic_bytes
 from ..grading import Grader, Item
 from ..grading.extraction import extract
 from ..grading.notation import is_list
-from ..paths import EvaluationFolder
 from ..records import BenchmarkRecord, EvaluatedSample
 
 if TYPE_CHECKING:  # figures use the estimators below, without models
     from ..model.rollout import Rollout
-    from .protocol import Benchmark
     from .sampling import Query
 
 
-def grade(
-    benchmarks: Sequence[Benchmark],
-    queries: Sequence[Query],
-    responses: Sequence[Rollout],
-    texts: Sequence[str],
-    graders: Mapping[str, Grader],
-    folder: EvaluationFolder,
-    contaminated: Mapping[str, list[int]],
-) -> list[BenchmarkRecord]:
-    """Grade all responses and write each with its outcome into ``folder``; returns one record per benchmark.
-
-    ``graders``: by extraction protocol. ``contaminated``: benchmark → positions of the problems that are among the
-    training prompts.
-    """
-    records, written = [], []
-    answered = list(zip(queries, responses, texts, strict=True))
-    for benchmark in benchmarks:
-        asked = [answer for answer in answered if benchmark.name in answer[0].benchmarks]
-        rows = _samples(benchmark, asked, graders[benchmark.extraction])
-        record = score(rows, contaminated[benchmark.name])
-        has_tests = bool(asked[0][0].problem.options.tests)  # programs are not answers to vote on
-        records.append(record.model_copy(update={"majority": None} if has_tests else {}))
-        written += rows
-    write_samples(folder.samples, written)
-    return records
-
-
-def _samples(
-    benchmark: Benchmark, answered: Sequence[tuple[Query, Rollout, str]], grader: Grader
-) -> list[EvaluatedSample]:
-    """Grade responses to a benchmark, each given with its query and its text."""
-    items = [Item(q.problem.answer, text, q.problem.options, q.problem.id) for q, _, text in answered]
+def grade(answers: Sequence[tuple[Query, Rollout, str]], grader: Grader, stop: Sequence[str]) -> list[EvaluatedSample]:
+    """Grade responses, each given with its query and its text, of which only what precedes a stop string counts."""
+    texts = [min((text.partition(s)[0] for s in stop), key=len, default=text) for *_, text in answers]
+    problems = [query.problem for query, *_ in answers]
+    items = [Item(p.answer, text, p.options, p.id) for p, text in zip(problems, texts, strict=True)]
     rows = []
-    for (query, response, text), outcome in zip(answered, grader.grade(items), strict=True):
+    for (query, response, whole), text, outcome in zip(answers, texts, grader.grade(items), strict=True):
         problem, options = query.problem, query.problem.options
-        # Gold answers that are lists may have brackets.
-        lists = is_list(problem.answer, options.list_answer)
+        lists = is_list(problem.answer, options.list_answer)  # gold answers that are lists may have brackets
         rows.append(
             EvaluatedSample(
-                benchmark=benchmark.name,
+                benchmark=query.benchmark.name,
                 id=problem.id,
                 sample=query.sample,
                 greedy=query.greedy,
                 problem=problem.problem,
                 gold=problem.answer,
                 response=text,
-                answer=None if options.tests else extract(text, benchmark.extraction, lists),
+                answer=None if options.tests else extract(text, query.benchmark.extraction, lists),
                 outcome=outcome,
                 tokens=len(response.ids),
-                truncated=not response.finished,
+                truncated=not response.finished and text == whole,
             )
         )
     return rows
@@ -86,10 +56,10 @@ def write_samples(path: Path, rows: Sequence[EvaluatedSample]) -> None:
     atomic_bytes(path, table.to_parquet(index=False))
 
 
-def score(rows: Sequence[EvaluatedSample], contaminated: list[int]) -> BenchmarkRecord:
+def score(rows: Sequence[EvaluatedSample], contaminated: list[int], votes: bool = True) -> BenchmarkRecord:
     """One benchmark's record: a score per problem, in the order of the problem file, and summaries over problems.
 
-    They are of sampled responses; greedily decoded ones have scores alone.
+    They are of sampled responses; greedily decoded ones have scores alone. ``votes``: with a majority vote.
     """
     greedy = [float(row.outcome == "correct") for row in rows if row.greedy]
     rows = [row for row in rows if not row.greedy]
@@ -100,7 +70,7 @@ def score(rows: Sequence[EvaluatedSample], contaminated: list[int]) -> Benchmark
     correct = [[row.outcome == "correct" for row in group] for group in groups]
     counts = [(len(outcomes), sum(outcomes)) for outcomes in correct]  # a problem that is repeated has more
     scores, least = [right / n for n, right in counts], min(n for n, _ in counts)
-    votes = [majority([r.answer for r in group], right) for group, right in zip(groups, correct, strict=True)]
+    won = [majority([r.answer for r in group], right) for group, right in zip(groups, correct, strict=True)]
     return BenchmarkRecord(
         benchmark=rows[0].benchmark,
         n=least,
@@ -109,7 +79,7 @@ def score(rows: Sequence[EvaluatedSample], contaminated: list[int]) -> Benchmark
         per_problem=scores,
         contaminated=contaminated,
         pass_at={k: statistics.fmean(pass_at_k(n, c, k) for n, c in counts) for k in powers_of_two(least)},
-        majority=sum(votes) / len(votes),
+        majority=statistics.fmean(won) if votes else None,
         outcomes=dict(Counter(r.outcome for r in rows)),
         tokens=sum(r.tokens for r in rows),
         truncated=sum(r.truncated for r in rows) / len(rows),

@@ -310,8 +310,7 @@ class Benchmark(Section):
     extraction: Extraction | None = key(
         "evaluation",
         None,
-        "how the answer is extracted from a response; null: as in the study. Benchmarks with the same "
-        "source, size and sampling parameters share their responses, so two protocols can be reported side by side",
+        "how the answer is extracted from a response; null: as in the study",
     )
     sampling: Sampling | None = Field(None, description="sampling parameters; null: those of `evaluation`")
 

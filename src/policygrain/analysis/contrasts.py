@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import UserError
 from ..study.comparable import Pair, pairs
@@ -77,10 +77,15 @@ def contrasts(results: StudyResults) -> list[Contrast]:
         missing = [1.0] * sum(pair.whole == whole and pair not in aucs for pair in planned)
         p |= zip(tested, holm([aucs[pair].p for pair in tested] + missing), strict=False)
         small |= zip(tested, holm([_beyond(pair, aucs[pair]) for pair in tested] + missing), strict=False)
-    found = [
-        Contrast(pair, auc, *_final(results, pair), p.get(pair, 1.0), small.get(pair, 1.0))
-        for pair, auc in aucs.items()
-    ]
+    found = []
+    for pair, auc in aucs.items():
+        arms = results, pair.arm.name, pair.reference.name
+        final = (
+            _there(measures.accuracy_difference, *arms),
+            _there(measures.accuracy_difference, *arms, column="greedy"),
+            _there(measures.length_difference, *arms),
+        )
+        found.append(Contrast(pair, auc, *final, p.get(pair, 1.0), small.get(pair, 1.0)))
     return sorted(found, key=lambda c: (c.pair.whole, c.p))
 
 
@@ -89,18 +94,9 @@ def _beyond(pair: Pair, auc: Difference) -> float:
     return 1.0 if pair.margin is None else max(auc.above(-pair.margin), auc.below(pair.margin))
 
 
-def _final(results: StudyResults, pair: Pair) -> tuple[Difference | None, Difference | None, Difference | None]:
-    """Differences of the final models: sampled and greedy accuracy, response length; None without records of them."""
-    arm, reference = pair.arm.name, pair.reference.name
-
-    def there(measure: Callable[[], Difference]) -> Difference | None:
-        try:
-            return measure()
-        except UserError:
-            return None
-
-    return (
-        there(lambda: measures.accuracy_difference(results, arm, reference)),
-        there(lambda: measures.accuracy_difference(results, arm, reference, column="greedy")),
-        there(lambda: measures.length_difference(results, arm, reference)),
-    )
+def _there(measure: Callable[..., Difference], *arms: Any, **options: str) -> Difference | None:
+    """A difference of the final models; None without records of them."""
+    try:
+        return measure(*arms, **options)
+    except UserError:
+        return None

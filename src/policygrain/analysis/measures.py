@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -54,44 +53,29 @@ def final_accuracy(
     return found._replace(mean=100 * found.mean, low=100 * found.low, high=100 * found.high)
 
 
-def accuracy(results: StudyResults, arm: str) -> pd.Series:
-    """Accuracy of the final model in percent, mean over benchmarks, by seed. NoResults without an evaluation."""
-    return 100 * _evaluations(results, arm).groupby("seed")["accuracy"].mean()
-
-
 def accuracy_difference(
-    results: StudyResults, arm: str, than: str, benchmarks: Sequence[str] | None = None, column: str = "per_problem"
+    results: StudyResults, arm: str, than: str, *benchmarks: str, column: str = "per_problem"
 ) -> Difference:
-    """The difference in the final models' accuracy of two arms, in points; arguments as of ``paired_scores``."""
-    one, two, seeds = paired_scores(results, arm, than, benchmarks, column)
-    a, b = ([mean_by_unit(results.study, seeds, scores) for scores in side] for side in (one, two))
-    return difference(a, b, unit_of(results.study)).times(100)
+    """The difference in the final models' accuracy of two arms in points, paired by seed; arguments as before.
 
-
-def paired_scores(
-    results: StudyResults, arm: str, than: str, benchmarks: Sequence[str] | None = None, column: str = "per_problem"
-) -> tuple[list[Array], list[Array], list[int]]:
-    """Scores of two arms: lists over benchmarks of [seeds, problems], and the seeds, in order.
-
-    The seeds are those for which both arms were evaluated on all their common benchmarks. An initial model has the same
-    scores for every seed that begins from it. ``benchmarks``: only these; ``column``: `per_problem` or `greedy`.
-    NoResults if there is no such seed.
+    The initial model, as ``than``, has the same scores for every seed that begins from it. NoResults if no seed has
+    both.
     """
-    rows = [_evaluations(results, name) for name in (arm, than)]
-    scores = [of_arm.pivot(index="seed", columns="benchmark", values=column) for of_arm in rows]
-    for i, name in enumerate((arm, than)):
-        if name == START:
-            trained = scores[1 - i].index
-            of_trained = scores[i].reindex([start_seed(results.study, int(seed)) for seed in trained])
-            scores[i] = of_trained.set_axis(trained)
-    names = [b for b in results.benchmarks if all(b in of_arm for of_arm in scores)]
-    complete = [of_arm[names].dropna() for of_arm in scores]
-    seeds = sorted(complete[0].index.intersection(complete[1].index))
+    names = list(benchmarks or results.benchmarks)
+    one, two = (
+        _evaluations(results, name).pivot(index="seed", columns="benchmark", values=column)[names].dropna()
+        for name in (arm, than)
+    )
+    if than == START:
+        two = two.reindex([start_seed(results.study, int(seed)) for seed in one.index]).set_axis(one.index).dropna()
+    seeds = sorted(one.index.intersection(two.index))
     if not seeds:
         raise NoResults(f"no seed on which both {arm!r} and {than!r} were evaluated: run `snakemake all`.")
-    names = [b for b in names if benchmarks is None or b in benchmarks]
-    one, two = ([np.array(of_arm.loc[seeds, b].tolist(), dtype=float) for b in names] for of_arm in complete)
-    return one, two, [int(seed) for seed in seeds]
+    a, b = (
+        [mean_by_unit(results.study, seeds, np.array(side.loc[seeds, name].tolist(), dtype=float)) for name in names]
+        for side in (one, two)
+    )
+    return difference(a, b, unit_of(results.study)).times(100)
 
 
 def response_length(results: StudyResults, arm: str) -> pd.Series:

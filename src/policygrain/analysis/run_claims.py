@@ -14,17 +14,17 @@ from .statistics import LEVEL, SEEDS, Array, Difference, seeds_to_show, student,
 
 Claimed = Literal["above", "below"]
 OPEN = "inconclusive"
+PLANNED = "valid for a number of runs that was planned, and not if runs are added until it decides"
 
 
 class Run(NamedTuple):
-    """The values of one metric in one run: ``steps`` (increasing) and ``values``, both [values]."""
+    """The values of a metric in a run: ``steps`` (increasing) and ``values``, both [values]; NaN if absent."""
 
     name: str
     seed: int | None
     steps: Array
     values: Array
     notes: tuple[str, ...] = ()  # what was left out when the log was read
-    missing: Array = np.array([])  # steps that have a row in the log and no value: null, empty or absent
 
 
 class Endpoint(NamedTuple):
@@ -36,21 +36,17 @@ class Endpoint(NamedTuple):
 
     def of(self, run: Run) -> tuple[float, float, float]:
         """The number, and the first and last step that it includes. UserError if the run lacks values there."""
-        part = slice(0, len(run.steps) if self.until is None else int(np.searchsorted(run.steps, self.until, "right")))
-        steps, values = run.steps[part], run.values[part]
+        included = run.steps <= (math.inf if self.until is None else self.until)
+        steps, values = run.steps[included], run.values[included]
         count = max(2, len(values)) if self.auc else self.last
         if len(values) < count:
             raise UserError(f"{run.name}: has {len(values)} values, and the endpoint needs {count}.")
         steps, values = steps[-count:], values[-count:]
-        ends = math.inf if self.until is None else self.until
-        missing = run.missing[(run.missing > steps[0]) & (run.missing <= ends)]
-        wrong = steps[~np.isfinite(values)]
-        if len(wrong) or len(missing):
-            first = wrong[0] if len(wrong) else missing[0]
-            what = f"{values[steps == first][0]} at step {step_text(first)}" if len(wrong) else _missing_text(missing)
+        if len(wrong := steps[~np.isfinite(values)]):
             raise UserError(
-                f"{run.name}: {what}, so the run has no endpoint. Leaving such runs out favours the side that has "
-                f"them: compare all runs earlier (--until {step_text(first - 1)}), or another metric."
+                f"{run.name}: no number at step {step_text(wrong[0])} (NaN, null, empty or absent), so the run has no "
+                "endpoint. Leaving such runs out favours the side that has them: compare all runs earlier (--until "
+                f"{step_text(wrong[0] - 1)}), or another metric."
             )
         mean = np.trapezoid(values, steps) / (steps[-1] - steps[0]) if self.auc else values.mean()
         return float(mean), float(steps[0]), float(steps[-1])
@@ -59,16 +55,9 @@ class Endpoint(NamedTuple):
         """The endpoint in words, with the first and last step that it includes."""
         if self.auc:
             return f"mean of the curve from step {step_text(first)} to {step_text(last)} (its area over its width)"
-        if self.last == 1 and first == last == 0:  # such as a table with a row for each run
-            return "the value"
-        values = "the last value" if self.last == 1 else f"mean of the last {self.last} values"
-        return f"{values}, {'at' if self.last == 1 else 'to'} step {step_text(last)}"
-
-
-def _missing_text(steps: Array) -> str:
-    ends = " to ".join(map(step_text, dict.fromkeys((steps[0], steps[-1]))))
-    what, at = ("values are", "steps") if len(steps) > 1 else ("value is", "step")
-    return f"{len(steps)} {what} missing (null, empty or absent) at {at} {ends}"
+        if self.last == 1:
+            return f"the last value, at step {step_text(last)}"
+        return f"mean of the last {self.last} values, to step {step_text(last)}"
 
 
 def step_text(step: float) -> str:
@@ -184,27 +173,18 @@ def decide_runs(
             )
     values = {side: [value for value, _, _ in ends] for side, ends in endpoints.items()}
     order, pairing = _pairs(a, b, pair)
+    d = unpaired(values["a"], values["b"])
     if order is not None:
-        differences = [x - values["b"][j] for x, j in zip(values["a"], order, strict=True)]
-        d = student(differences)
-    else:
-        d = unpaired(values["a"], values["b"])
-    notes = [note for run in (*a, *b) for note in run.notes]
-    firsts = {ends[1] for ends in all_endpoints}
-    if len(firsts) > 1:
-        notes.append(
-            f"the values begin at step {step_text(min(firsts))} in some runs and {step_text(max(firsts))} in others"
-        )
-    notes.append("valid for a number of runs that was planned, and not if runs are added until it decides")
+        d = student([x - values["b"][j] for x, j in zip(values["a"], order, strict=True)])
     return RunClaim(
         metric,
         claimed,
         margin,
-        endpoint.text(min(firsts), all_endpoints[0][2]),
+        endpoint.text(*all_endpoints[0][1:]),
         {side: {run.name: v for run, v in zip(runs, values[side], strict=True)} for side, runs in (("a", a), ("b", b))},
         f"{pairing}, over {d.n} {SEEDS}" if order is not None else pairing,
         d,
-        tuple(notes),
+        (*(note for run in (*a, *b) for note in run.notes), PLANNED),
     )
 
 

@@ -122,9 +122,11 @@ def _run(name: str, rows: Sequence[Row], metric: str, notes: Sequence[str]) -> R
         f"{name}: {replaced} of {len(every)} values were logged again (restarts: {restarts}, doubled steps: "
         f"{(np.diff(every) == 0).sum()}); the last of each counts"
     ]
+    curve = dict.fromkeys(_missing(every[last], np.array(empty)), math.nan)
+    curve = dict(sorted((curve | dict(zip(every[last], np.array(values)[last], strict=True))).items()))
     numbers = [*seeds, *re.findall(r"seed[-_= ]?(\d+)", name, flags=re.IGNORECASE)[-1:]]
-    seed, missing = int(numbers[0]) if numbers else None, _missing(every[last], np.array(empty))
-    return Run(name, seed, every[last], np.array(values)[last], (*again * (replaced > 0), *notes), missing)
+    seed = int(numbers[0]) if numbers else None
+    return Run(name, seed, np.array([*curve]), np.array([*curve.values()]), (*again * (replaced > 0), *notes))
 
 
 def _missing(steps: Array, empty: Array) -> Array:
@@ -132,10 +134,9 @@ def _missing(steps: Array, empty: Array) -> Array:
     gaps, counts = np.unique(np.diff(steps), return_counts=True)
     if not len(empty) or not len(gaps) or 2 * counts.max() < len(steps) - 1:
         return np.array([])
-    usual = gaps[counts.argmax()]
     between = np.setdiff1d(empty[empty > steps[0]], steps)
     since = between - steps[np.searchsorted(steps, between) - 1]
-    return between[since % usual == 0]
+    return between[since % gaps[counts.argmax()] == 0]
 
 
 def _number(value: Any, where: str) -> float | None:

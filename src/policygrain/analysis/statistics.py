@@ -22,7 +22,6 @@ from ..errors import UserError
 Array = NDArray[np.float64]
 LEVEL = 0.05
 SEEDS, STARTS, PROBLEMS = "training seeds", "initial models", "problems of one training seed"
-REPLICATES = (SEEDS, STARTS)  # units over which intervals generalise
 NORMAL = float(ndtri(1 - LEVEL / 2))
 POWER = 0.8  # share of studies
 # Bounds the variance of a seed's mean from below, since few seeds may agree by chance; chosen by simulated coverage.

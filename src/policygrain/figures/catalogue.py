@@ -112,7 +112,8 @@ def sweep(results: StudyResults, shown: Mapping[str, Mapping[str, float]]) -> Fi
         intervals = [measures.final_accuracy(results, arm)[:3] for arm in value_of]
         points(axes, places, intervals, **PLAIN, markersize=4, elinewidth=0.8, capsize=2)
         for arm, place in value_of.items():
-            by_seed = measures.accuracy(results, arm)
+            rows = results.evaluations[results.evaluations["arm"] == arm]
+            by_seed = 100 * rows.groupby("seed")["accuracy"].mean()
             marks = {"color": PLAIN["color"], "markersize": 5, "alpha": 0.6}
             axes.plot(np.full(len(by_seed), place), by_seed, "_", **marks)
         axes.set_xticks(places, [f"{value:g}" for value in places])

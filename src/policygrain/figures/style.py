@@ -65,8 +65,6 @@ RATIOS = {
     "product": (BLACK, "P"),
 }
 PLAIN: Look = {"color": "#333333", "marker": "o", "linestyle": "-"}  # for rows that are identified by their names
-Limits = tuple[float, float]
-EVERYWHERE: Limits = (-np.inf, np.inf)
 
 
 def look(colour: str, marker: str, face: str = "") -> Look:
@@ -119,7 +117,7 @@ def points(axes: Axes, x: ArrayLike, intervals: ArrayLike, **style: Any) -> None
     axes.errorbar(x, rows[:, 0], yerr=errors, **(sizes | style))
 
 
-def interval_row(axes: Axes, y: float, interval: Interval, look: Look, limits: Limits = EVERYWHERE) -> None:
+def interval_row(axes: Axes, y: float, interval: Interval, look: Look, limits: tuple[float, float]) -> None:
     """The part of an interval within ``limits``, at height ``y``; arrows show where the interval is cut off."""
     low, high = (float(np.clip(end, *limits)) for end in interval[1:])
     axes.plot([low, high], [y, y], color=look["color"], linewidth=1.3, solid_capstyle="butt")

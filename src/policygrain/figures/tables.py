@@ -140,7 +140,7 @@ def _best(results: StudyResults, arms: list[str], benchmark: str) -> str | None:
 
     def ahead(rival: str) -> bool:
         try:
-            return measures.accuracy_difference(results, top, rival, [benchmark]).low > 0
+            return measures.accuracy_difference(results, top, rival, benchmark).low > 0
         except UserError:  # no seed in common
             return False
 
@@ -161,7 +161,7 @@ def ablation(results: StudyResults) -> tuple[pd.DataFrame, list[Part]]:
     for arm in arms:
         method = results.matrix.arms[arm].method
         clip = {key: value for key, value in method.clip.settings.items() if key in ("low", "high")}
-        scores = measures.accuracy(results, arm)
+        found = measures.final_accuracy(results, arm)
         parts = {
             "ratio": method.ratio.label,
             "clip": _with_settings(method.clip.name, clip),
@@ -171,7 +171,7 @@ def ablation(results: StudyResults) -> tuple[pd.DataFrame, list[Part]]:
         }
         if results.matrix.arms[arm].training.trainer == "command":  # whose methods are names
             parts = dict.fromkeys(parts, "")
-        rows.append({"arm": arm, **parts, "seeds": len(scores), "accuracy": round(float(scores.mean()), 6)})
+        rows.append({"arm": arm, **parts, "seeds": found.n, "accuracy": round(found.mean, 6)})
     frame = pd.DataFrame(rows)
     text = frame.drop(columns=[part for part in PARTS if not any(frame[part])]).rename(columns={"arm": "method"})
     text["method"] = [name_of(results, arm) for arm in arms]

@@ -1,7 +1,6 @@
 """verl's real registry, losses and `ppo_loss`, in an environment of its own (`make test-peers`)."""
 
 import os
-import shutil
 import subprocess
 import sys
 from typing import Any
@@ -24,7 +23,6 @@ from policygrain.integrations.verl import PREFIX, policy_loss, with_entropies
 from policygrain.objective.correction import rollout_weights
 
 from ..support.batches import SIXTEEN, loss_and_gradient, random_fields
-from ..support.files import load_script
 from ..support.trainer_losses import verl_config, verl_step
 from . import REFUSED
 
@@ -184,30 +182,6 @@ def test_rollout_correction_has_verls_weights(grain, outside):
     ours = rollout_weights(old, engine, mask, sampler)
     torch.testing.assert_close(torch.where(mask, ours, 0.0), theirs, rtol=1e-12, atol=0)
     assert (ours[mask] == (0.0 if outside == "mask" else 1.5)).any()
-
-
-@pytest.mark.filterwarnings("ignore:tepo:UserWarning")
-def test_with_the_patch_verl_hands_over_entropies_itself(tmp_path, root):
-    """docs/verl-entropies.patch on a copy of verl's file: the mask is measured without a wrapper; other losses stay."""
-    import verl.workers.utils.losses as original
-
-    file = tmp_path / "verl/workers/utils/losses.py"
-    file.parent.mkdir(parents=True)
-    shutil.copy(original.__file__, file)
-    subprocess.run(["git", "apply", "--unidiff-zero", root / "docs/verl-entropies.patch"], cwd=tmp_path, check=True)
-    patched = load_script(file)
-    fields = random_fields(SIXTEEN, 6, 0.3)
-    output, data = data_of(fields)
-    config = config_of("policygrain.tepo", calculate_entropy=True)
-    measured, metrics = patched.ppo_loss(config, output, data)
-    assert "policygrain/mask_signal_covariance" not in metrics
-    assert float(measured) == float(with_entropies(ppo_loss)(config, output, data)[0])
-    ours, metrics = ppo_loss(config_of("policygrain.dapo"), output, data)
-    theirs, same = (loss(config_of("vanilla", high=0.28), output, data)[0] for loss in (ppo_loss, patched.ppo_loss))
-    assert float(ours) == pytest.approx(float(theirs), rel=1e-12) and float(same) == float(theirs)
-    assert "policygrain/clip_fraction_high" in metrics and "actor/pg_clipfrac" in metrics
-    _, without = data_of(fields, with_old_entropy=False)
-    assert "policygrain/mask_signal_covariance" in patched.ppo_loss(config, output, without)[1]
 
 
 @pytest.mark.parametrize(("name", "config", "says"), REFUSED["verl"])

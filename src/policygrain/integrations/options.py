@@ -44,12 +44,7 @@ def lacking(objective: Method, trainer: str, without: Iterable[Need]) -> list[st
 
 def chosen(objective: str | Method) -> Method:
     """The Method, given itself or by its name; custom functions are imported and run. UserError if one fails."""
-    if not isinstance(objective, str | Method):
-        raise UnsupportedOption(
-            f"objective: expected the name of a preset or a Method, got {type(objective).__name__}; "
-            'method("tepo", clip={"high": 0.3}) makes a Method.'
-        )
-    resolved = method(objective) if isinstance(objective, str) else objective
+    resolved = objective if isinstance(objective, Method) else method(objective)
     resolved.check()
     return resolved
 

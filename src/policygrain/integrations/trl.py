@@ -195,11 +195,10 @@ def _updates_of(config: Any) -> int:
 def _problems(objective: Method, config: Any, micro_batch_statistics: bool) -> list[str]:
     """Incompatible options of the configuration and the method, a sentence each."""
     needs, beta, truncated = objective.needs, config.beta, objective.sampler.mask_truncated
-    advantage, scale = objective.advantage, SCALE_REWARDS.get(objective.advantage.name, ())
+    advantage, mode = objective.advantage.name, config.vllm_importance_sampling_mode
     penalties = (part for part in objective.penalties if isinstance(part, Kl) and part.reference == "initial")
     coefficient = next((part.coefficient for part in penalties), None)
     accumulated, window = config.gradient_accumulation_steps, config.steps_per_generation
-    mode = config.vllm_importance_sampling_mode
     corrects = config.use_vllm and config.vllm_importance_sampling_correction
     wrong = {
         f"{field.name}={value!r} is an option of TRL's own loss; set it in the method, and leave it out here.": True
@@ -219,9 +218,10 @@ def _problems(objective: Method, config: Any, micro_batch_statistics: bool) -> l
         "sync_ref_model=True moves the reference model, but the method's is the initial one; set it to False.": (
             config.sync_ref_model and "reference" in needs
         ),
-        f"TRL has no advantage {advantage.name!r}; take {', '.join(SCALE_REWARDS)}.": not scale,
-        f"its advantage is {advantage.name!r}, which is scale_rewards={next(iter(scale), None)!r} (got "
-        f"{config.scale_rewards!r}).": scale and config.scale_rewards not in scale,
+        f"its advantage is {advantage!r}, and scale_rewards={config.scale_rewards!r} is none or another; TRL has "
+        f"{' and '.join(f'{name} (scale_rewards={values[0]!r})' for name, values in SCALE_REWARDS.items())}.": (
+            config.scale_rewards not in SCALE_REWARDS.get(advantage, ())
+        ),
         "its advantage is of the sum of all rewards; set multi_objective_aggregation='sum_then_normalize'.": (
             config.multi_objective_aggregation != "sum_then_normalize"
         ),

@@ -11,8 +11,7 @@ import functools
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from types import MappingProxyType
@@ -48,8 +47,8 @@ DEFAULT_AGGREGATION, DEFAULT_CLIP = "token-mean", 0.2  # of verl's ActorConfig
 SUMS = ("policy_loss", "penalty", "loss")
 
 logger = logging.getLogger(__name__)
-# Inputs of losses besides verl's arguments; see `given_to_losses`.
-_given: ContextVar[Mapping[str, Any]] = ContextVar("policygrain_given", default=MappingProxyType({}))
+# Entropies of both policies, for losses that are called inside `with_entropies`.
+_entropies: ContextVar[Mapping[str, Any]] = ContextVar("policygrain_entropies", default=MappingProxyType({}))
 
 
 def own_methods() -> dict[str, dict[str, Any]]:
@@ -84,17 +83,12 @@ def policy_loss(
     loss_agg_mode: str = DEFAULT_AGGREGATION,
     config: Any = None,
     rollout_is_weights: Tensor | None = None,
-    entropy: Tensor | None = None,
-    old_entropy: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
     """The method's loss of a micro-batch, and metrics. Tensors are [batch, tokens], as verl passes them.
-
-    verl 0.9.1 passes no entropies; ``with_entropies`` and docs/verl-entropies.patch do.
 
     Normalised by the mini-batch (`config.global_batch_info`) and multiplied by the number of ranks, over which verl
     averages gradients. UnsupportedOption for options of verl that this loss does not read, or that would add a penalty.
     """
-    extra = _given.get()
     refuse(objective, _problems(objective, loss_agg_mode, config))
     info: Mapping[str, Any] = getattr(config, "global_batch_info", None) or {}
     ranks = info.get("dp_size") or 1
@@ -103,10 +97,9 @@ def policy_loss(
         old_log_prob,
         advantages,
         response_mask,
-        entropy=extra.get("entropy", entropy if entropy is None else entropy.detach()),
-        old_entropy=extra.get("old_entropy", old_entropy),
         rollout_weights=rollout_is_weights,
         max_length=info.get("loss_scale_factor"),
+        **_entropies.get(),
     )
     totals = batch.whole
     step = StepTotals(
@@ -121,20 +114,6 @@ def policy_loss(
         warnings.simplefilter("ignore")  # the objective's own warning of covariances, which users of verl do not see
         out = objective.loss(batch.replace(step=step))
     return out.loss * ranks, _metrics(out.metrics, float(step.n_tokens) / float(totals.n_tokens))
-
-
-@contextmanager
-def given_to_losses(**extra: Any) -> Iterator[None]:
-    """Context in which losses also read these inputs.
-
-    `entropy` and `old_entropy` of both policies, in nats, full vocabulary [batch, tokens]; `groups` [batch]; and
-    `responses` and `n_groups` of `StepTotals`.
-    """
-    token = _given.set({**_given.get(), **extra})
-    try:
-        yield
-    finally:
-        _given.reset(token)
 
 
 def with_entropies(ppo_loss: Callable[..., Any]) -> Callable[..., Any]:
@@ -153,8 +132,11 @@ def with_entropies(ppo_loss: Callable[..., Any]) -> Callable[..., Any]:
             missing = "actor.calculate_entropy=true" if current is None else "the field `entropy` in the actor's data"
             raise UnsupportedOption(f"a mask by measured entropies needs {missing}.")
         old = data.select("entropy").to_padded_tensor()["entropy"]
-        with given_to_losses(entropy=no_padding_2_padding(current, data).detach(), old_entropy=old):
+        token = _entropies.set({"entropy": no_padding_2_padding(current, data).detach(), "old_entropy": old})
+        try:
             return ppo_loss(config, model_output, data, dp_group)
+        finally:
+            _entropies.reset(token)
 
     return wrapped
 

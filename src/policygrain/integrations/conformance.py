@@ -45,9 +45,7 @@ class Comparison:
 
     @property
     def text(self) -> str:
-        """The comparison as a message."""
-        if not self.problems:
-            return f"it is {self.objective}: the same in {self.n_batches} batches."
+        """The differences as a message."""
         lines = [f"it is not {self.objective}: it differs in {len(self.problems)} of {self.n_batches} batches, such as"]
         lines += self.problems[:SHOWN]
         lines.append(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -36,12 +36,6 @@ VERL_PAIRED = "policygrain.integrations.verl_paired"  # its agent loop and repla
 VERL_LACKS: tuple[Need, ...] = ("reference", "entropy_gradient", "mtp_heads", "groups", "staleness")
 
 
-def lacking(objective: Method, trainer: str, without: Iterable[Need]) -> list[str]:
-    """What the method needs and no loss in the trainer is given, a sentence each."""
-    needed = (need for need in without if need in objective.needs)
-    return [f"it needs {NEEDS[need]}, which {trainer} does not give to a loss." for need in needed]
-
-
 def chosen(objective: str | Method) -> Method:
     """The Method, given itself or by its name; custom functions are imported and run. UserError if one fails."""
     resolved = objective if isinstance(objective, Method) else method(objective)
@@ -49,10 +43,13 @@ def chosen(objective: str | Method) -> Method:
     return resolved
 
 
-def refuse(objective: Method, problems: Iterable[str]) -> None:
-    """UnsupportedOption with all problems, if there are any."""
-    if listed := list(problems):
-        raise UnsupportedOption(f"{objective.name}: " + " ".join(listed))
+def refuse(objective: Method, trainer: str, lacks: Iterable[Need], wrong: Mapping[str, Any]) -> None:
+    """UnsupportedOption if the method needs what the trainer ``lacks``, or a sentence of ``wrong`` has a true value."""
+    needed = [need for need in lacks if need in objective.needs]
+    problems = [f"it needs {NEEDS[need]}, which {trainer} does not give to a loss." for need in needed]
+    problems += [sentence for sentence, is_wrong in wrong.items() if is_wrong]
+    if problems:
+        raise UnsupportedOption(f"{objective.name}: " + " ".join(problems))
 
 
 def warn_sampler(objective: Method, applied: Iterable[str] = ()) -> None:

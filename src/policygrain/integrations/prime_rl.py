@@ -12,12 +12,9 @@ from typing import Any
 
 from torch import Tensor
 
-from ..objective import Method, Need
+from ..objective import Method
 from ..objective.batch import StepTotals, TokenBatch
-from .options import NEEDS, chosen, lacking, reads_entropies, refuse, warn_sampler
-
-# prime-rl computes one response at a time, so it has no groups and no statistics of the step.
-WITHOUT: tuple[Need, ...] = tuple(need for need in NEEDS if need != "reference")
+from .options import NEEDS, chosen, reads_entropies, refuse, warn_sampler
 
 
 def loss(inputs: Any, objective: str | Method = "dapo") -> SimpleNamespace:
@@ -55,14 +52,17 @@ def _usable(objective: str) -> Method:
 
 def _checked(objective: str | Method) -> Method:
     resolved = chosen(objective)
-    problems = lacking(resolved, "prime-rl", WITHOUT)
-    if resolved.aggregation.name != "token_mean":
-        problems.append(
-            f"its aggregation is {resolved.aggregation.name}, and prime-rl divides a sum over tokens by their number."
-        )
-    if reads_entropies(resolved):
-        problems.append("its mask needs entropies, or covariances over the step, and prime-rl gives neither to a loss.")
-    refuse(resolved, problems)
+    aggregation = resolved.aggregation.name
+    wrong = {
+        f"its aggregation is {aggregation}, and prime-rl divides a sum over tokens by their number.": (
+            aggregation != "token_mean"
+        ),
+        "its mask needs entropies, or covariances over the step, and prime-rl gives neither to a loss.": (
+            reads_entropies(resolved)
+        ),
+    }
+    # prime-rl computes one response at a time, so it has no groups and no statistics of the step.
+    refuse(resolved, "prime-rl", [need for need in NEEDS if need != "reference"], wrong)
     warn_sampler(resolved)
     return resolved
 

@@ -12,11 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..objective import Method, Need
+from ..objective import Method
 from ..objective.batch import TokenBatch
-from .options import UnsupportedOption, chosen, lacking, refuse, warn_sampler
+from .options import UnsupportedOption, chosen, refuse, warn_sampler
 
-WITHOUT: tuple[Need, ...] = ("reference", "entropy_gradient", "mtp_heads", "groups")
 LossFunction = Callable[[Sequence[Any], Sequence[Tensor]], tuple[Tensor, dict[str, float]]]
 
 
@@ -32,7 +31,7 @@ def loss_function(objective: str | Method = "tepo", *, max_length: int | None = 
     uses covariances over the step, and a metric records this.
     """
     resolved = chosen(objective)
-    refuse(resolved, lacking(resolved, "Tinker", WITHOUT))
+    refuse(resolved, "Tinker", ("reference", "entropy_gradient", "mtp_heads", "groups"), {})
     warn_sampler(resolved)
 
     def loss(data: Sequence[Any], logprobs: Sequence[Tensor]) -> tuple[Tensor, dict[str, float]]:

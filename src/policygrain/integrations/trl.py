@@ -22,7 +22,7 @@ from ..objective.batch import StepTotals, TokenBatch
 from ..objective.clip import Vespo
 from ..objective.loss import merge_metrics
 from ..objective.penalty import Kl
-from .options import chosen, lacking, reads_entropies, refuse, warn_sampler
+from .options import chosen, reads_entropies, refuse, warn_sampler
 
 # Beginnings of the names of options of TRL's loss: with a value other than the default they would be ignored, or added
 # to the objective.
@@ -62,7 +62,8 @@ class PolicyGrainTrainer(GRPOTrainer):
         self.micro_batch_statistics = micro_batch_statistics
         given = kwargs.get("args") or next((a for a in args if hasattr(a, "steps_per_generation")), None)
         config = given or GRPOConfig(bf16=False)  # the defaults, as in TRL; bf16 needs a GPU and is not read here
-        refuse(self.objective, _problems(self.objective, config, micro_batch_statistics))
+        wrong = _wrong(self.objective, config, micro_batch_statistics)
+        refuse(self.objective, "TRL", ("mtp_heads", "groups", "staleness"), wrong)
         warn_sampler(self.objective, applied=["mask_truncated"])
         if config.gradient_accumulation_steps % _updates_of(config) == 0:
             warnings.warn(
@@ -129,7 +130,7 @@ class PolicyGrainTrainer(GRPOTrainer):
         self._totals = StepTotals(
             n_tokens=max(1, int(lengths.sum())),
             n_responses=max(1, int((lengths > 0).sum())),
-            max_length=self.max_completion_length or 1,  # only read if it is set, see `_problems`
+            max_length=self.max_completion_length or 1,  # only read if it is set, see `_wrong`
             micro_batch_statistics=self.micro_batch_statistics,
         )
         return self._totals
@@ -192,15 +193,15 @@ def _updates_of(config: Any) -> int:
     return int(config.steps_per_generation * config.num_iterations)
 
 
-def _problems(objective: Method, config: Any, micro_batch_statistics: bool) -> list[str]:
-    """Incompatible options of the configuration and the method, a sentence each."""
+def _wrong(objective: Method, config: Any, micro_batch_statistics: bool) -> dict[str, Any]:
+    """Sentence on options of the configuration and the method → whether it is true, and they are incompatible."""
     needs, beta, truncated = objective.needs, config.beta, objective.sampler.mask_truncated
     advantage, mode = objective.advantage.name, config.vllm_importance_sampling_mode
     penalties = (part for part in objective.penalties if isinstance(part, Kl) and part.reference == "initial")
     coefficient = next((part.coefficient for part in penalties), None)
     accumulated, window = config.gradient_accumulation_steps, config.steps_per_generation
     corrects = config.use_vllm and config.vllm_importance_sampling_correction
-    wrong = {
+    return {
         f"{field.name}={value!r} is an option of TRL's own loss; set it in the method, and leave it out here.": True
         for field in fields(config)
         if field.name.startswith(OF_THE_LOSS) and (value := getattr(config, field.name)) != field.default
@@ -245,5 +246,3 @@ def _problems(objective: Method, config: Any, micro_batch_statistics: bool) -> l
         f"steps_per_generation={window} is no multiple of gradient_accumulation_steps={accumulated}, so the tokens of "
         "a step are not known at its first micro-batch.": window % accumulated,
     }
-    lacks = lacking(objective, "TRL", ("mtp_heads", "groups", "staleness"))
-    return lacks + [sentence for sentence, is_wrong in wrong.items() if is_wrong]

@@ -24,16 +24,7 @@ from ..objective import Method, method, method_names
 from ..objective.batch import StepTotals, TokenBatch
 from ..objective.loss import FLAGS, merge_metrics
 from ..objective.method import resolved_methods
-from .options import (
-    EXPORTED,
-    METHODS_FILE,
-    VERL_LACKS,
-    UnsupportedOption,
-    lacking,
-    methods_file,
-    reads_entropies,
-    refuse,
-)
+from .options import EXPORTED, METHODS_FILE, VERL_LACKS, UnsupportedOption, methods_file, reads_entropies, refuse
 
 PREFIX = "policygrain."
 METHODS = "POLICYGRAIN_METHODS"
@@ -89,7 +80,7 @@ def policy_loss(
     Normalised by the mini-batch (`config.global_batch_info`) and multiplied by the number of ranks, over which verl
     averages gradients. UnsupportedOption for options of verl that this loss does not read, or that would add a penalty.
     """
-    refuse(objective, _problems(objective, loss_agg_mode, config))
+    refuse(objective, "verl", VERL_LACKS, _wrong(objective, loss_agg_mode, config))
     info: Mapping[str, Any] = getattr(config, "global_batch_info", None) or {}
     ranks = info.get("dp_size") or 1
     batch = TokenBatch(
@@ -162,11 +153,11 @@ def _metrics(parts: dict[str, float], scale: float) -> dict[str, float]:
     return named | {"actor/pg_clipfrac": clipped, "actor/ppo_kl": merged["kl_old"]}
 
 
-def _problems(objective: Method, loss_agg_mode: str, config: Any) -> list[str]:
-    """Options of verl that are incompatible with the method, a sentence each."""
+def _wrong(objective: Method, loss_agg_mode: str, config: Any) -> dict[str, Any]:
+    """Sentence on options of verl and the method → whether it is true, and they are incompatible."""
     aggregation, clip = objective.aggregation.name, objective.clip.settings
     bounds = {side: getattr(config, f"clip_ratio_{side}", None) for side in ("low", "high")}
-    wrong = {
+    return {
         f"its aggregation is {aggregation}; leave out actor.loss_agg_mode={loss_agg_mode}.": (
             loss_agg_mode not in (AGGREGATION.get(aggregation), DEFAULT_AGGREGATION)
         ),
@@ -185,7 +176,6 @@ def _problems(objective: Method, loss_agg_mode: str, config: Any) -> list[str]:
             for side, bound in bounds.items()
         },
     }
-    return lacking(objective, "verl", VERL_LACKS) + [sentence for sentence, is_wrong in wrong.items() if is_wrong]
 
 
 try:

@@ -101,13 +101,11 @@ def jobs(study: Study, lengths: Lengths) -> Iterator[tuple[str, Array]]:
 
 def benchmark_size(study: Study, benchmark: Benchmark) -> int:
     """Number of problems: of a synthetic family `size`, of a registered set or file all, at most `size`."""
-    if benchmark.source in FAMILIES:
-        return benchmark.size or FAMILY_SIZE
-    if benchmark.source in SETS:
-        count = SETS[benchmark.source].count
-    else:
-        count = sum(1 for _ in read_rows(data_root(study.data.root) / benchmark.source))
-    return min(count, benchmark.size or count)
+    source, size = benchmark.source, benchmark.size
+    if source in FAMILIES:
+        return size or FAMILY_SIZE
+    count = SETS[source].count if source in SETS else sum(1 for _ in read_rows(data_root(study.data.root) / source))
+    return min(count, size or count)
 
 
 def config_of(model: Model, known: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
@@ -155,13 +153,11 @@ def estimate(study: Study, name: str) -> dict[str, Any]:
         raise UserError(f"--device: unknown device {name!r}.{did_you_mean(name, known['devices'])}")
     device, lengths = known["devices"][name], known["lengths"].get(study.model.start, known["lengths"]["default"])
     n = parameters(config_of(study.model, known["models"]))
-    rules: dict[str, dict[str, Any]] = {}
+    rules: dict[str, Counter[str]] = defaultdict(Counter)
     for rule, tokens in jobs(study, lengths):
         hours = device["start"] / 3600 + hours_of(tokens, n, device, study.training.activation_checkpointing)
         for row in (rule, "all"):
-            of = rules.setdefault(row, dict.fromkeys(("jobs", *TOKENS, "hours", "longest"), 0))
-            added = {"jobs": 1, **dict(zip(TOKENS, tokens.tolist(), strict=True)), "hours": hours}
-            of |= {key: of[key] + value for key, value in added.items()} | {"longest": max(of["longest"], hours)}
+            rules[row].update({"jobs": 1, **dict(zip(TOKENS, tokens.tolist(), strict=True)), "hours": hours})
     rules["all"] = rules.pop("all")  # the last one
     matrix = run_matrix(study)
     plan = {"study": study.name, "model": study.model.start, "parameters": n, "runs": len(matrix.runs)}
@@ -175,9 +171,9 @@ def shown(number: float) -> str:
 
 
 def plan_text(plan: Mapping[str, Any]) -> str:
-    """The cost of each rule, memory and the assumptions."""
+    """The cost of each rule, and the assumptions."""
     rows = [[rule, *map(shown, of.values())] for rule, of in plan["rules"].items()]
-    header = ["rule", "jobs", "tokens sampled", "scored", "trained", "device-hours", "longest job"]
+    header = ["rule", "jobs", "tokens sampled", "scored", "trained", "device-hours"]
     device, lengths = plan["device"], plan["lengths"]
     lines = [
         f"{plan['study']}: {plan['model']}, {shown(plan['parameters'])} parameters",

@@ -13,14 +13,10 @@ SEVERAL = {"--seed", "--seeds", "--arm", "--arms", "--a", "--b", "--stop"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return the exit code; ``argv`` is the command line's by default.
-
-    The code is 2 after a UserError, 75 if a run was stopped and can be resumed, 130 after Ctrl-C, and 141 if the reader
-    of the output has closed the pipe.
-    """
+    """Run a command and return its exit code; ``argv`` is the command line's by default."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        from .commands import app
+        from .commands.app import app, call
     except ModuleNotFoundError as error:
         needed = "commands need the pipeline: pip install './policygrain[study]' beside the clone"
         print(f"policygrain: {needed} ({error}).", file=sys.stderr)
@@ -33,12 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     # a sixth of the start-up time of a short run. `load_model` enables the collector again.
     gc.disable()
     try:
-        app(args=repeated(words), prog_name="policygrain")
-    except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else 0
+        return call(app, repeated(words))
     finally:
         gc.enable()
-    return 0
 
 
 def repeated(words: Sequence[str], several: Collection[str] = SEVERAL) -> list[str]:

@@ -13,7 +13,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
-        self._started, self._cpu = time.perf_counter(), time.process_time()
+        self._started = time.perf_counter()
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
@@ -30,8 +30,8 @@ class Clock:
     def report(self, tokens: int) -> dict[str, float]:
         """The values of `timings.jsonl` after a step that generated ``tokens`` tokens.
 
-        `seconds/PHASE`, `seconds/total`, `tokens_per_second`, largest memory and use of the CPU; `time` is when the
-        step ended, in seconds since 1970. Names that begin with `system/` are MLflow's.
+        `seconds/PHASE`, `seconds/total`, `tokens_per_second` and largest memory; `time` is when the step ended, in
+        seconds since 1970.
         """
         total = sum(self.seconds.values())
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -41,7 +41,5 @@ class Clock:
             "seconds/total": total,
             "tokens_per_second": tokens / max(total, 1e-9),
             "peak_memory_mb": peak,
-            # Of this process since the clock was started, in percent of one core.
-            "system/cpu_utilization_percentage": 100 * (time.process_time() - self._cpu) / max(self.elapsed, 1e-9),
             "time": time.time(),
         }

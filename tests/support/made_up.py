@@ -102,60 +102,33 @@ def made_up_rows(updates: int, seed: int) -> list[dict[str, Any]]:
 
 def make_up_evaluation(study: Study, results: StudyFolder, model: str, count: int) -> None:
     """The evaluation of one model that solves the first ``count`` problems of each benchmark, greedily one more."""
-
-    def scores(right: int) -> list[float]:
-        return [float(problem < right) for problem in range(PROBLEMS)]
-
-    def outcomes(correct: int, incorrect: int) -> dict[str, int]:
-        return {name: n for name, n in (("correct", correct), ("incorrect", incorrect)) if n}
-
-    benchmarks = {b.name: sampling_of(study, b) for b in study.evaluation.benchmarks}
-    protocol = {"model": "m", "prompt": "p", "grader": "numeric-1", "engine": "vllm", "seed": 7}
-    settings = {name: {"sampling": s.model_dump(), "problems": "d"} for name, s in benchmarks.items()}
-    records = [
-        BenchmarkRecord(
-            benchmark=name,
-            n=sampling.n,
-            problems=PROBLEMS,
-            accuracy=count / PROBLEMS,
-            per_problem=scores(count),
-            contaminated=[],
-            pass_at={1: count / PROBLEMS},
-            majority=count / PROBLEMS,
-            outcomes=outcomes(count * sampling.n, (PROBLEMS - count) * sampling.n),
-            tokens=100,
-            truncated=0.0,
-            greedy=scores(count + 1) if study.evaluation.greedy else None,
-        )
-        for name, sampling in benchmarks.items()
-    ]
-    evaluation = ModelEvaluation(
-        model=model,
-        key=f"evaluation-{model}",
-        protocol={**protocol, "benchmarks": settings},
-        facts=EvaluationFacts(seconds={"engine": 3.0}, hardware="a computer", versions={"vllm": "1"}),
-        records=records,
-    )
-    folder = results.evaluation(model)
-    write_record(folder.record, evaluation)
-    rows = [
-        EvaluatedSample(
-            benchmark=name,
-            id=f"{name}-{problem}",
-            sample=i,
-            greedy=False,
-            problem=f"{name}: what is {problem}?",
-            gold=str(problem),
-            response=f"{model} says {problem if problem < count else -1}",
-            answer=str(problem if problem < count else -1),
-            outcome="correct" if problem < count else "incorrect",
-            tokens=9,
-            truncated=False,
-        )
-        for name, sampling in benchmarks.items()
-        for problem in range(PROBLEMS)
-        for i in range(sampling.n)
-    ]
+    records, rows, settings = [], [], {}
+    share, greedy = count / PROBLEMS, [float(problem <= count) for problem in range(PROBLEMS)]
+    scores = {"accuracy": share, "pass_at": {1: share}, "majority": share}
+    scores |= {"per_problem": [float(problem < count) for problem in range(PROBLEMS)]}
+    scores |= {
+        "contaminated": [],
+        "tokens": 100,
+        "truncated": 0.0,
+        "greedy": greedy if study.evaluation.greedy else None,
+    }
+    for benchmark in study.evaluation.benchmarks:
+        name, sampling = benchmark.name, sampling_of(study, benchmark)
+        settings[name] = {"sampling": sampling.model_dump(), "problems": "d"}
+        outcomes = {"correct": count * sampling.n, "incorrect": (PROBLEMS - count) * sampling.n}
+        outcomes = {outcome: number for outcome, number in outcomes.items() if number}
+        of_benchmark = {"benchmark": name, "n": sampling.n, "problems": PROBLEMS, "outcomes": outcomes}
+        records.append(BenchmarkRecord.model_validate(of_benchmark | scores))
+        for problem in range(PROBLEMS):
+            answer, outcome = (str(problem), "correct") if problem < count else ("-1", "incorrect")
+            asked, said = (f"{name}: what is {problem}?", str(problem)), (f"{model} says {answer}", answer, outcome)
+            rows += [
+                EvaluatedSample(name, f"{name}-{problem}", i, False, *asked, *said, 9, False) for i in range(sampling.n)
+            ]
+    protocol = {"model": "m", "prompt": "p", "grader": "numeric-1", "engine": "vllm", "seed": 7, "benchmarks": settings}
+    facts = EvaluationFacts(seconds={"engine": 3.0}, hardware="a computer", versions={"vllm": "1"})
+    folder, key = results.evaluation(model), f"evaluation-{model}"
+    write_record(folder.record, ModelEvaluation(model=model, key=key, protocol=protocol, facts=facts, records=records))
     write_samples(folder.samples, rows)
 
 

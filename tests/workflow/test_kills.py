@@ -30,7 +30,7 @@ ALREADY = b"this study is being run already"
 DISK = 600  # MB; jobs ask for 200 before they start
 # Measurements of the machine, which differ from run to run: in records, in MLflow; and files that have them.
 MEASURED = ("facts", "environment", "seconds")
-OF_THE_MACHINE = re.compile(r"seconds|^system/|^tokens_per_second$|^peak_memory")
+OF_THE_MACHINE = re.compile(r"seconds|^tokens_per_second$|^peak_memory")
 TIMES = re.compile(r"checkpoints/|logs/|timings|status\.json|mlflow\.|lock$|report\.html|results\.md|study\.yaml")
 LEFT_OVER = re.compile(r"\.tmp$|^tmp|\.superseding|\.partial|\.part\d*$|^\.model|^\.start")
 

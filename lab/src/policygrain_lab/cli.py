@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import typer
 
 from policygrain.cli import repeated
-from policygrain.commands.app import command, option
+from policygrain.commands.app import call, option
 from policygrain.errors import UserError
 from policygrain.files import atomic_json, atomic_text, check_out
 
@@ -35,14 +35,10 @@ Json = Annotated[bool, option("print everything as JSON", "--json")]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return the exit code, 2 after a UserError; ``argv`` is the command line's by default."""
-    try:
-        app(args=repeated(sys.argv[1:] if argv is None else argv, SEVERAL), prog_name="policygrain-lab")
-    except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else 0
-    return 0
+    return call(app, repeated(sys.argv[1:] if argv is None else argv, SEVERAL))
 
 
-@command(ROLLOUTS, app)
+@app.command(rich_help_panel=ROLLOUTS)
 def calibrate(
     rollouts: Rollouts,
     share: Annotated[float, option("share of tokens that a range should clip")] = 0.01,
@@ -74,7 +70,7 @@ def calibrate(
         atomic_json(out, content | {"engine": None if engine is None else engine.data(), "notes": notes})
 
 
-@command(ROLLOUTS, app)
+@app.command(rich_help_panel=ROLLOUTS)
 def anatomy(
     rollouts: Rollouts,
     out: Annotated[Path | None, option("the page (default: anatomy.html, unless --json)", metavar="HTML")] = None,
@@ -132,7 +128,7 @@ def anatomy(
             print(f"\n{out}")
 
 
-@command(ESTIMATORS, app)
+@app.command(rich_help_panel=ESTIMATORS)
 def cases(
     as_map: Annotated[bool, option("the map of settings on random policies instead of the cases", "--map")] = False,
     seeds: Annotated[int, option("seeds of the learning curves, or random policies in each setting")] = 200,
@@ -187,7 +183,7 @@ def options_of(kind: type[Options]) -> Callable[[Function], Function]:
     return change
 
 
-@command(ESTIMATORS, app)
+@app.command(rich_help_panel=ESTIMATORS)
 @options_of(Estimators)
 def estimators(results: Results, seeds: Seeds = None, out: Folder = None, **options: Any) -> None:
     """Measure gradient estimators on initial models of a study, against the true gradient.
@@ -199,7 +195,7 @@ def estimators(results: Results, seeds: Seeds = None, out: Folder = None, **opti
     _measure(estimators.Estimation, estimators.text, Estimators(**options), results, seeds, out)
 
 
-@command(ESTIMATORS, app)
+@app.command(rich_help_panel=ESTIMATORS)
 @options_of(Rounds)
 def rounds(results: Results, seeds: Seeds = None, out: Folder = None, **options: Any) -> None:
     """Measure one round of updates by each method, from the same policy and rollouts.
@@ -230,7 +226,7 @@ def _measure(
             print(f"note: {note}", file=sys.stderr)
 
 
-@command(ESTIMATORS, app)
+@app.command(rich_help_panel=ESTIMATORS)
 def ranges(
     results: Annotated[Path, typer.Argument(help="results with an experiment `ranges`")],
     out: Annotated[Path | None, option("JSON file with the choice and all candidates", metavar="FILE")] = None,

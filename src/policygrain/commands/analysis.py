@@ -11,7 +11,7 @@ import typer
 from ..errors import UserError
 from ..files import check_out
 from ..text import latex_table, markdown_table
-from .app import CONFIG, Config, Json, Results, command, option
+from .app import CONFIG, Config, Json, Results, app, option
 from .stages import recorded
 
 GROUP = "Results, and logs of any trainer"
@@ -20,7 +20,7 @@ Side = Annotated[
 ]
 
 
-@command(GROUP)
+@app.command(rich_help_panel=GROUP)
 def claim(
     a: Side,
     b: Side,
@@ -70,7 +70,7 @@ def claim(
         raise typer.Exit(1)
 
 
-@command(GROUP)
+@app.command(rich_help_panel=GROUP)
 def ui(
     config: Config = CONFIG,
     results: Results = None,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, ParamSpec
+from typing import Annotated
 
 import typer
 
@@ -17,9 +16,6 @@ from .. import __version__
 from ..errors import Stopped, UserError
 from .workflow import PARENT
 
-P = ParamSpec("P")
-INTERRUPTED = 128 + signal.SIGINT
-PIPE_CLOSED = 128 + signal.SIGPIPE
 END_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 SHELL = {"max_content_width": 120}
 if not sys.stderr.isatty():  # tqdm reads this when it is imported; in a log, a line every ten seconds is enough
@@ -36,43 +32,28 @@ def _version(version: Annotated[bool, typer.Option("--version", help="print the 
         raise typer.Exit
 
 
-def command(group: str, of: typer.Typer = app) -> Callable[[Callable[P, None]], Callable[P, None]]:
-    """Decorator that makes a function a command, named and documented as the function, in a group of the help.
+def call(of: typer.Typer, words: Sequence[str]) -> int:
+    """Run a command of an application, and return its exit code (docs/troubleshooting.md).
 
-    Messages about errors begin with the name of the application ``of``.
+    A mistake of the user, a stop, and an error of the operating system are one message.
     """
-
-    def failed(message: str, code: int) -> typer.Exit:
-        print(f"{of.info.name}: {message}", file=sys.stderr)
-        return typer.Exit(code)
-
-    def register(function: Callable[P, None]) -> Callable[P, None]:
-        @functools.wraps(function)
-        def run(*args: P.args, **options: P.kwargs) -> None:
-            if os.environ.get(PARENT) == str(os.getppid()):
-                # A stage ends with its Snakemake: left alone, it would write after the next one has begun.
-                ctypes.CDLL(None).prctl(END_WITH_PARENT, signal.SIGTERM)
-            try:
-                function(*args, **options)
-                sys.stdout.flush()
-            except UserError as error:
-                raise failed(str(error), error.exit_code) from None
-            except Stopped as stopped:
-                raise failed(f"{stopped} The same command resumes.", stopped.exit_code) from None
-            except KeyboardInterrupt:
-                raise failed("interrupted; run the same command again to continue.", INTERRUPTED) from None
-            except BrokenPipeError:  # the reader of the output, such as `| head`, has ended
-                os._exit(PIPE_CLOSED)  # without the interpreter's message about the rest of the output
-            except OSError as error:
-                if error.errno is None:
-                    raise
-                where = f"{error.filename}: " if error.filename else ""
-                raise failed(f"{where}{error.strerror}.", 2) from None
-
-        of.command(function.__name__.strip("_").replace("_", "-"), rich_help_panel=group)(run)
-        return run
-
-    return register
+    if os.environ.get(PARENT) == str(os.getppid()):
+        # A stage ends with its Snakemake: left alone, it would write after the next one has begun.
+        ctypes.CDLL(None).prctl(END_WITH_PARENT, signal.SIGTERM)
+    try:
+        of(args=list(words), prog_name=of.info.name)
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else 0
+    except UserError as error:
+        message, code = str(error), error.exit_code
+    except Stopped as stopped:
+        message, code = f"{stopped} The same command resumes.", stopped.exit_code
+    except OSError as error:
+        if error.errno is None:
+            raise
+        message, code = f"{f'{error.filename}: ' if error.filename else ''}{error.strerror}.", 2
+    print(f"{of.info.name}: {message}", file=sys.stderr)
+    return code
 
 
 def option(help: str, *names: str, metavar: str | None = None) -> typer.models.OptionInfo:

@@ -14,7 +14,7 @@ from ..errors import UserError
 from ..files import atomic_text, check_out
 from ..paths import StudyFolder
 from ..text import columns, markdown_table
-from .app import app, command, option
+from .app import app, option
 
 GROUP = "Models and data"
 Root = Annotated[Path | None, option("folder of problem sets (default: POLICYGRAIN_DATA, else the working directory)")]
@@ -24,7 +24,7 @@ data = typer.Typer(no_args_is_help=True, help="List, fetch and check public prob
 app.add_typer(data, name="data", rich_help_panel=GROUP)
 
 
-@command(GROUP, data)
+@data.command("list")
 def _list(root: Root = None) -> None:
     """List the registered sets, how they are sampled, their sources, and which of them are in the folder."""
     from ..data.sets import SETS, data_root
@@ -39,7 +39,7 @@ def _list(root: Root = None) -> None:
     print("\n".join(columns(rows, ("set", "problems", "responses", "present", "file", "source"), "lrl")))
 
 
-@command(GROUP, data)
+@data.command("fetch")
 def _fetch(names: Names = None, root: Root = None) -> None:
     """Download, verify and convert sets.
 
@@ -60,7 +60,7 @@ def _fetch(names: Names = None, root: Root = None) -> None:
         raise UserError("\n".join(failed))
 
 
-@command(GROUP, data)
+@data.command("check")
 def _check(names: Names = None, root: Root = None) -> None:
     """Check the files of sets in the folder, and the answers or tests of your own problems.
 
@@ -99,7 +99,7 @@ def faults_of(name: str, root: Path) -> list[str]:
     return []
 
 
-@command(GROUP)
+@app.command(rich_help_panel=GROUP)
 def evaluate_model(
     models: Annotated[list[str], Argument(help="folder or hub name, or NAME=MODEL", metavar="MODEL")],
     benchmarks: Annotated[str, option("registered sets, families or .jsonl files, separated by commas")],
@@ -156,7 +156,7 @@ def evaluate_models(
     print("\n".join(columns(rows, header, "lllr")))
 
 
-@command(GROUP)
+@app.command(rich_help_panel=GROUP)
 def grade(
     file: Annotated[Path, Argument(help="lines with `gold`, `prediction` or `completion`, and perhaps `problem`")],
     out: Annotated[Path, option("JSON Lines file: the same lines with `correct` and `status`")],

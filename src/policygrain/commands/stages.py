@@ -17,7 +17,7 @@ from ..results import StudyResults, start_model
 from ..study import Study, load_study
 from ..study.runs import Arm, run_matrix
 from ..study.stages import settings, start_seed, start_seeds
-from .app import CONFIG, Config, Results, command, option
+from .app import CONFIG, Config, Results, app, option
 
 GROUP = "Stages, which the workflow and make call; each works alone, too"
 Seeds = Annotated[list[int] | None, option("seeds (default: the study's first)", "--seeds", "--seed", metavar="SEED")]
@@ -36,7 +36,7 @@ def require_problems(folder: StudyFolder) -> DataFolder:
     return folder.data
 
 
-@command(GROUP)
+@app.command(rich_help_panel=GROUP)
 def prepare(
     config: Config = CONFIG,
     results: Results = None,
@@ -58,7 +58,7 @@ def prepare(
         check_golds([data.benchmark(name) for name in read.benchmarks], study.grader)
 
 
-@command(GROUP)
+@app.command("start-model", rich_help_panel=GROUP)
 def start_model_(config: Config = CONFIG, results: Results = None, seeds: Seeds = None) -> None:
     """Build a study's tiny initial models, after `prepare`.
 
@@ -75,7 +75,7 @@ def start_model_(config: Config = CONFIG, results: Results = None, seeds: Seeds 
         write_record(read.folder.start_record(seed), start_model(made))
 
 
-@command(GROUP)
+@app.command(rich_help_panel=GROUP)
 def train(
     config: Config = CONFIG,
     results: Results = None,
@@ -158,7 +158,7 @@ def find_arm(study: Study, name: str | None) -> Arm:
     return arms.get(name) or Arm.of(study, name)
 
 
-@command(GROUP)
+@app.command(rich_help_panel=GROUP)
 def evaluate(
     config: Config = CONFIG,
     results: Results = None,
@@ -194,7 +194,7 @@ def models_of(study: Study, folder: StudyFolder, arm: str) -> dict[str, Path]:
     return {run.name: folder.run(run.arm, run.seed).model for run in runs}
 
 
-@command(GROUP)
+@app.command(rich_help_panel=GROUP)
 def figure(
     names: Annotated[list[str], Argument(help="figures or tables; see `figures` in the study file")],
     config: Config = CONFIG,
@@ -211,7 +211,7 @@ def figure(
         draw(name, read)
 
 
-@command(GROUP)
+@app.command(rich_help_panel=GROUP)
 def report(
     config: Config = CONFIG,
     results: Results = None,
@@ -237,7 +237,7 @@ def report(
         write_report(read, captions, read.folder.report)
 
 
-@command(GROUP)
+@app.command(rich_help_panel=GROUP)
 def track(config: Config = CONFIG, results: Results = None) -> None:
     """Copy a study's records to MLflow.
 

@@ -13,12 +13,12 @@ from ..objective import Method, comparison_names, method, method_names
 from ..results import StudyResults
 from ..study import load_study
 from ..study.runs import run_matrix
-from .app import CONFIG, Json, command, option
+from .app import CONFIG, Json, app, option
 
 GROUP = "Study"
 
 
-@command(GROUP)
+@app.command(rich_help_panel=GROUP)
 def check(
     study: Annotated[Path, Argument(help="study file")] = CONFIG,
     machine: Annotated[bool, option("check this machine, where jobs run: disk, GPUs, vLLM", "--machine")] = False,
@@ -46,7 +46,7 @@ def check(
         check_cluster(profile)
 
 
-@command(GROUP)
+@app.command(rich_help_panel=GROUP)
 def plan(
     study: Annotated[Path, Argument(help="study file; its data may be missing")],
     device: Annotated[
@@ -76,7 +76,7 @@ def plan(
         print(plan_text(estimated), end="")
 
 
-@command(GROUP)
+@app.command(rich_help_panel=GROUP)
 def methods(
     as_json: Json = False,
     config: Annotated[Path | None, option("study file whose own methods are listed, too")] = None,

@@ -289,7 +289,7 @@ def test_missing_records_say_what_would_make_them(tmp_path):
 
 def test_no_table_has_arms_that_are_not_evaluated_or_clean_accuracy_where_all_problems_were_seen(tmp_path):
     frame, _ = table("results", made(tmp_path / "none", {}, experiments={"headline": {"evaluate": False}}))
-    assert set(frame["arm"]) == {START}
+    assert frame.empty
     made(tmp_path, {})
     for path in tmp_path.glob("**/evaluation/records.json"):
         content = read_json(path)

@@ -14,14 +14,19 @@ from pathlib import Path
 import pytest
 import yaml
 
-from policygrain.paths import RunFolder, StudyFolder
+from policygrain import digests
+from policygrain.integrations.options import EXPORTED
+from policygrain.paths import DataFolder, RunFolder, StudyFolder
 from policygrain.results import run_metrics, run_summary
+from policygrain.study import parse_study
+from policygrain.study.runs import run_matrix
 from policygrain.trainers.launch import launcher
+from policygrain.trainers.verl import export
 from policygrain.trainers.verl_settings import PYTHON, verl_python
 
 from ..support import slurm
 from ..support.leftovers import with_in_environment
-from ..support.small import SMALL, write_study
+from ..support.small import SMALL, small_study, train_small, write_study
 from ..support.snakemake import TIMEOUT, kill_when, planned, snakemake
 from ..support.verl_on_cpu import ENVIRONMENT, SETTINGS
 
@@ -73,6 +78,39 @@ def _are_paired(by_verl: RunFolder, by_loop: RunFolder) -> None:
         for key in (*samples, "gradient_norm", "ratio_max", "entropy_old", "learning_rate", "truncated_share"):
             assert row.get(key, 0.0) == pytest.approx(expected.get(key, 0.0), rel=1e-3), key
     assert sum(row["gradient_norm"] > 0 for row in loop[:-1]) == 2, "updates were made, and are compared"
+
+def test_verl_by_a_command_of_ones_own(made, root, tmp_path, monkeypatch):
+    """`main_ppo` with verl's own loss, as whoever has a configuration of verl would start it."""
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    as_trainer = small_study(training={"trainer": "verl", "verl": SETTINGS, "steps": 2})
+    (arm,) = run_matrix(as_trainer).arms.values()
+    export(as_trainer, arm, 0, str(made[1]), DataFolder(made[0]), tmp_path / "verl", 1)
+    monkeypatch.setenv(EXPORTED, str(tmp_path / "verl"))
+    changes = {
+        "data.seed": "{seed}",
+        "actor_rollout_ref.actor.policy_loss.loss_mode": "vanilla",
+        "trainer.default_local_dir": "{out}/checkpoints",
+        "trainer.rollout_data_dir": "{out}/rollouts",
+        "trainer.validation_data_dir": "{out}/validations",
+    }
+    overrides = " ".join(f"{key}={value}" for key, value in changes.items())
+    training = {
+        "trainer": "command",
+        "command": f"VERL_FILE_LOGGER_PATH={{out}}/log.jsonl {verl_python()} -m verl.trainer.main_ppo "
+        f"--config-path {tmp_path}/verl --config-name verl {overrides} # {{method}} {{start}}",
+        "logs": {"file": "{out}/log.jsonl", "format": "verl"},
+        "metrics": {"validation_accuracy": "val-core/small/reward/mean@1", "entropy_old": "actor/entropy"},
+        "model": "{out}/checkpoints/global_step_2/actor/huggingface",
+        "steps": 2,
+        "validate_every": 2,
+    }
+    study = parse_study({**SMALL, "training": training, "methods": {"grpo": {}}}, tmp_path / "study.yaml")
+    run = RunFolder(train_small(study, tmp_path / "run", *made))
+    rows = run_metrics(run)
+    assert [row["step"] for row in rows] == [0, 1, 2] and rows[1]["entropy_old"] > 0
+    assert digests.of_model(run.model) != digests.of_model(made[1])
 
 
 @pytest.mark.release

@@ -73,9 +73,6 @@ def missing(need: str) -> str | None:
             return None
         case "slurm":
             return slurm.missing()
-        case "slurm with networks":
-            networks = ("unshare", "--net", "--pid", "--fork", "--mount", "--mount-proc", "sh", "-c", slurm.A_NETWORK)
-            return slurm.missing() or tried(*networks)
     raise ValueError(need)
 
 

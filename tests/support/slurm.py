@@ -2,9 +2,6 @@
 
 Everything is the distribution's SLURM: authentication, controller, a daemon per node. Nodes share the machine and are
 told apart by their ports. Nothing outside the folder is written, and nothing outlives the tests (leftovers.py).
-
-With ``apart`` each node has addresses, processes and temporary files of its own, in Linux's namespaces: what tells
-nodes apart by their addresses, as Ray does, sees several machines.
 """
 
 import contextlib
@@ -24,31 +21,7 @@ from .leftovers import swept
 NODES = ("node1", "node2")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo", "sacct")
 SEARCHED = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
-INSTALL = "apt-get install -y --no-install-recommends slurmctld slurmd slurm-client munge iproute2"
-# Addresses of the nodes; controller and login node are at the last one. They exist in the tests' networks alone.
-NETWORK = "10.77.0"
-LOGIN = f"{NETWORK}.254"
-A_NETWORK = f"""\
-set -e
-ip link set lo up
-ip link add bridge type bridge
-ip addr add {LOGIN}/24 dev bridge
-ip link set bridge up
-"""
-# In a network of its own; $1: a process in the login node's network, $2 and $3: addresses, $4: folder of the cluster.
-A_NODE = """\
-set -e
-ip link set lo up
-ip link add eth0 type veth peer name "to-$NODE" netns "$1"
-nsenter --target "$1" --net ip link set "to-$NODE" master bridge up
-ip addr add "$2/24" dev eth0
-ip link set eth0 up
-ip route add default via "$3"
-exec unshare --pid --fork --kill-child --mount --mount-proc sh -c '
-    mount -t tmpfs tmpfs "$0/ray"
-    "$0/bin/slurmd" -D -N "$NODE" & wait' "$4"
-"""
-
+INSTALL = "apt-get install -y --no-install-recommends slurmctld slurmd slurm-client munge"
 CONFIGURATION = Path(__file__).with_name("slurm.conf")
 
 
@@ -59,12 +32,11 @@ class Cluster:
     folder: Path
     environment: dict[str, str] = field(default_factory=dict)
     daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
-    login: list[str] = field(default_factory=list)  # what a command begins with that is typed on the login node
 
     def ask(self, *command: str, timeout: float = 120) -> str:
         """What a SLURM command prints."""
         options: Any = {"env": self.environment, "capture_output": True, "text": True, "timeout": timeout}
-        done = subprocess.run([*self.login, *command], check=False, **options)
+        done = subprocess.run(command, check=False, **options)
         assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
         return done.stdout.strip()
 
@@ -95,35 +67,22 @@ def missing() -> str | None:
 
 
 @contextlib.contextmanager
-def running(apart: bool = False) -> Iterator[Cluster]:
+def running() -> Iterator[Cluster]:
     """munged, slurmctld and a slurmd per node."""
     # A short path: the name of a socket has 107 characters.
     folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
     with swept(folder) as mark:
         cluster = Cluster(folder, environment=mark)
-        _configure(cluster, apart)
+        _configure(cluster)
         munge = ["--key-file", f"{folder}/munge.key", "--socket", f"{folder}/munge.socket"]
         munge += [f"--{name}={folder}/munged.{name.split('-')[0]}" for name in ("pid-file", "seed-file")]
         _daemon(cluster, "munged", "munged", "--foreground", *munge)
         cluster.wait((folder / "munge.socket").exists, 10, "munged answers")
-        if apart:
-            _make_network(cluster)
         _daemon(cluster, "slurmctld", "slurmctld", "-D")
-        for number, node in enumerate(NODES, 1):
-            if apart:
-                there = ("sh", "-c", A_NODE, node, str(cluster.daemons["network"].pid), f"{NETWORK}.{number}", LOGIN)
-                _daemon(cluster, node, "unshare", "--net", *there, str(folder))
-            else:
-                _daemon(cluster, node, "slurmd", "-D", "-N", node)
+        for node in NODES:
+            _daemon(cluster, node, "slurmd", "-D", "-N", node)
         cluster.wait(lambda: _idle(cluster) == {*NODES}, 60, "all nodes are idle")
         yield cluster
-
-
-def _make_network(cluster: Cluster) -> None:
-    """The login node's network."""
-    _daemon(cluster, "network", "unshare", "--net", "sh", "-c", f"{A_NETWORK}\ntouch $FOLDER/network\nexec sleep inf")
-    cluster.wait((cluster.folder / "network").exists, 10, "the network is there")
-    cluster.login = ["nsenter", "--target", str(cluster.daemons["network"].pid), "--net"]
 
 
 def _idle(cluster: Cluster) -> set[str]:
@@ -133,11 +92,11 @@ def _idle(cluster: Cluster) -> set[str]:
     return set()
 
 
-def _configure(cluster: Cluster, apart: bool) -> None:
+def _configure(cluster: Cluster) -> None:
     """Configuration, key and an environment that leads to them."""
     folder = cluster.folder
     folder.chmod(0o755)
-    for name in ("state", "log", "bin", "ray", *(f"spool/{node}" for node in NODES)):
+    for name in ("state", "log", "bin", *(f"spool/{node}" for node in NODES)):
         (folder / name).mkdir(parents=True)
     key = folder / "munge.key"
     key.write_bytes(os.urandom(1024))
@@ -145,13 +104,12 @@ def _configure(cluster: Cluster, apart: bool) -> None:
     host = socket.gethostname().split(".")[0]
     controller_port, *ports = _free_ports(1 + len(NODES))
     nodes = "\n".join(
-        f"NodeName={node} NodeHostname={host} NodeAddr={f'{NETWORK}.{number}' if apart else '127.0.0.1'} Port={port} "
-        "CPUs=8 RealMemory=64000"
-        for number, (node, port) in enumerate(zip(NODES, ports, strict=True), 1)
+        f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=8 RealMemory=64000"
+        for node, port in zip(NODES, ports, strict=True)
     )
     configuration = CONFIGURATION.read_text().format(
         host=host,
-        controller=LOGIN if apart else "127.0.0.1",
+        controller="127.0.0.1",
         user="root",
         controller_port=controller_port,
         folder=folder,
@@ -186,7 +144,7 @@ def _free_ports(count: int) -> list[int]:
 def _daemon(cluster: Cluster, name: str, program: str, *arguments: str) -> None:
     with (cluster.folder / "log" / f"{name}.out").open("ab") as out:
         cluster.daemons[name] = subprocess.Popen(
-            [*cluster.login, program, *arguments],
+            [program, *arguments],
             env={**cluster.environment, "NODE": name, "FOLDER": str(cluster.folder)},
             stdin=subprocess.DEVNULL,
             stdout=out,

@@ -14,7 +14,6 @@ import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pandas as pd
 import pytest
@@ -34,12 +33,11 @@ from policygrain.study.schema import Training
 from policygrain.train.batch import minibatches
 from policygrain.train.rollouts import PromptStream
 from policygrain.train.stopping import Stop
-from policygrain.trainers.launch import launcher, processes
+from policygrain.trainers.launch import launcher
 from policygrain.trainers.verl import (
     export,
     final_model,
     metric_rows,
-    on_several_nodes,
     read_back,
     read_log,
     training_rows,
@@ -266,37 +264,6 @@ STEP |= {"SLURM_STEP_NODELIST": "n[1-2]", "MASTER_ADDR": "10.0.0.1"}
 
 
 @pytest.mark.usefixtures("attempt")
-def test_on_several_nodes_ray_is_started_and_calls_the_same_command(tmp_path, monkeypatch):
-    home = {"HOME": str(tmp_path), "TMPDIR": "/a/long/folder", "SLURM_STEP_NUM_TASKS": "8"}
-    for name, value in (STEP | home).items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(os, "execve", execve := Mock(side_effect=SystemExit))
-    monkeypatch.setattr(sys, "orig_argv", ["python3", "-m", "policygrain.cli", "train"])
-    settings = by_verl(verl={"trainer": {"n_gpus_per_node": 8}}).training
-    with pytest.raises(UserError, match="one of 8 tasks on 2 nodes"):
-        processes(settings).__enter__()
-    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
-    with pytest.raises(SystemExit):
-        processes(settings).__enter__()
-    ray, command, variables = execve.call_args.args
-    assert " ".join(command) == (
-        f"{tmp_path / 'ray'} symmetric-run --address 10.0.0.1:20217 --min-nodes 2 --num-gpus=8 -- "
-        f"{sys.executable} -m policygrain.cli train"
-    )
-    assert ray == tmp_path / "ray" and variables["PATH"].startswith(f"{tmp_path}:")
-    assert (variables["RAY_ADDRESS"], variables["RAY_TMPDIR"]) == ("10.0.0.1:20217", "/tmp")
-    assert variables["RAY_AUTH_MODE"] == "token" and len((tmp_path / ".ray" / "auth_token").read_text()) == 64
-    # Within Ray the command trains, on the nodes of the step.
-    assert on_several_nodes({}) == []
-    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:20217")
-    with processes(settings):
-        assert "RANK" not in os.environ
-    changes = on_several_nodes({"EXPORTED": "/a/arm+x=1"})
-    assert {"++trainer.nnodes=2", "++ray_kwargs.ray_init.address=auto"} <= set(changes)
-    assert changes[-1] == "++ray_kwargs.ray_init.runtime_env.env_vars.EXPORTED='/a/arm+x=1'"
-
-
 def test_processes_of_an_mpi_job_are_started_by_its_launcher():
     assert launcher({"nodes": 2}) == ""
     assert "--nodes=2 --ntasks=2 " in launcher({"mpi": "srun", "nodes": 2}), "without a number one per node"

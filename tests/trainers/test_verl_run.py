@@ -3,16 +3,9 @@
 The smoke study from start to figures, killed once; and a run on two nodes of a SLURM whose nodes have an address each.
 """
 
-import os
-import shlex
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
-import yaml
 
 from policygrain import digests
 from policygrain.integrations.options import EXPORTED
@@ -20,12 +13,9 @@ from policygrain.paths import DataFolder, RunFolder, StudyFolder
 from policygrain.results import run_metrics, run_summary
 from policygrain.study import parse_study
 from policygrain.study.runs import run_matrix
-from policygrain.trainers.launch import launcher
 from policygrain.trainers.verl import export
-from policygrain.trainers.verl_settings import PYTHON, verl_python
+from policygrain.trainers.verl_settings import verl_python
 
-from ..support import slurm
-from ..support.leftovers import with_in_environment
 from ..support.small import SMALL, small_study, train_small, write_study
 from ..support.snakemake import TIMEOUT, kill_when, planned, snakemake
 from ..support.verl_on_cpu import ENVIRONMENT, SETTINGS
@@ -79,6 +69,7 @@ def _are_paired(by_verl: RunFolder, by_loop: RunFolder) -> None:
             assert row.get(key, 0.0) == pytest.approx(expected.get(key, 0.0), rel=1e-3), key
     assert sum(row["gradient_norm"] > 0 for row in loop[:-1]) == 2, "updates were made, and are compared"
 
+
 def test_verl_by_a_command_of_ones_own(made, root, tmp_path, monkeypatch):
     """`main_ppo` with verl's own loss, as whoever has a configuration of verl would start it."""
     for name, value in ENVIRONMENT.items():
@@ -111,55 +102,3 @@ def test_verl_by_a_command_of_ones_own(made, root, tmp_path, monkeypatch):
     rows = run_metrics(run)
     assert [row["step"] for row in rows] == [0, 1, 2] and rows[1]["entropy_old"] > 0
     assert digests.of_model(run.model) != digests.of_model(made[1])
-
-
-@pytest.mark.release
-@pytest.mark.needs("slurm with networks")
-def test_two_nodes_train_one_run_and_one_of_them_fails(made, tmp_path):
-    """Ray of the second node is killed after the first step; the same command goes on from verl's checkpoint."""
-    on_cpu = {**SETTINGS, "trainer": {"device": "cpu", "n_gpus_per_node": 1}}
-    training = {"trainer": "verl", "verl": on_cpu, "steps": 2, "prompts_per_step": 8, "validate_every": 1}
-    config = tmp_path / "study.yaml"
-    config.write_text(yaml.safe_dump({**SMALL, "training": {**SMALL["training"], **training}}))
-    run = tmp_path / "run"
-    command = [sys.executable, "-m", "policygrain.cli", "train", "--config", str(config)]
-    command += ["--results", str(made[0].parent), "--run-dir", str(run)]
-    # `tasks` and not `tasks_per_node`, which Snakemake's executor refuses to be 1.
-    started = launcher({"mpi": "srun", "nodes": 2, "tasks": 2, "cpus_per_task": 4}) + shlex.join(command)
-    log = run / "verl" / "verl.log"
-    with slurm.running(apart=True) as cluster:
-        environment = {
-            **cluster.environment,
-            **ENVIRONMENT,
-            PYTHON: str(verl_python()),
-            "RAY_TMPDIR": f"{cluster.folder}/ray",  # of each node
-            "GLOO_SOCKET_IFNAME": "eth0",
-        }
-
-        def call(output: Path) -> subprocess.Popen[bytes]:
-            return subprocess.Popen(
-                [*cluster.login, "sh", "-c", f"exec {started}"],
-                env=environment,
-                stdout=output.open("wb"),
-                stderr=subprocess.STDOUT,
-            )
-
-        process = call(tmp_path / "first")
-        end = time.monotonic() + TIMEOUT
-        while not saved_and_logged_a_step(run) and process.poll() is None and time.monotonic() < end:
-            time.sleep(0.2)
-        there = with_in_environment(f"SLURMD_NODENAME={slurm.NODES[1]}\0", f"{cluster.folder}/")
-        [raylet] = [pid for pid in there if Path(f"/proc/{pid}/comm").read_text().strip() == "raylet"]
-        os.kill(raylet, signal.SIGKILL)
-        assert process.wait(TIMEOUT) != 0 and not (run / "summary.json").exists(), _said(tmp_path / "first", log)
-        assert call(tmp_path / "second").wait(TIMEOUT) == 0, _said(tmp_path / "second", log)
-    summary, rows = run_summary(RunFolder(run)), run_metrics(RunFolder(run))
-    assert summary.environment.engine == "verl" and [row["step"] for row in rows] == [0, 1, 2]
-    assert len(list((run / "verl").glob("metrics*.jsonl"))) == 2, "the second attempt resumed the first"
-    assert f"ip={slurm.NETWORK}." in log.read_text(), "Ray names the address of a process on another node"
-    shards = run / "verl" / "checkpoints" / "global_step_2" / "actor"
-    assert len(list(shards.glob("model_world_size_2_rank_*.pt"))) == 2
-
-
-def _said(output: Path, log: Path) -> str:
-    return "".join(path.read_text(errors="replace")[-5000:] for path in (output, log) if path.exists())

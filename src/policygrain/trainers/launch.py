@@ -1,4 +1,4 @@
-"""The processes that train a run together, started by torchrun or SLURM's `srun`: a process group, or Ray for verl.
+"""The processes that train a run together, started by torchrun or SLURM's `srun`.
 
 If one of them fails, torchrun and `srun --kill-on-bad-exit=1` end the others.
 """
@@ -8,39 +8,28 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from ..text import flat
-from .verl_settings import verl_python
 
 if TYPE_CHECKING:
     from ..study.schema import Training
 
-RAY_ADDRESS = "RAY_ADDRESS"
-CPUS = "ray_kwargs.ray_init.num_cpus"  # verl's key for the CPUs of Ray
 TIMEOUT = timedelta(minutes=30)  # a rank that is further behind than this counts as failed
 
 
 @contextlib.contextmanager
 def processes(settings: Training) -> Iterator[None]:
-    """Connect the processes of a run that torchrun, or `srun` with several tasks, has started: for verl by Ray.
+    """Connect the processes of a run that torchrun, or `srun` with several tasks, has started.
 
     The default process group uses gloo, and NCCL for GPUs; each process sees one GPU. Does nothing for a single
     process. UserError if not all ranks join.
     """
-    if settings.trainer == "verl":
-        if _tasks() > 1 and RAY_ADDRESS not in os.environ:
-            _start_ray(settings)
-        yield
-        return
-    if settings.trainer == "command":  # which starts its own
+    if settings.trainer in ("verl", "command"):  # which start their own
         yield
         return
     read_slurm()
@@ -92,50 +81,6 @@ def read_slurm() -> None:
         "MASTER_ADDR": address,
         "MASTER_PORT": port,
     }
-
-
-def _start_ray(settings: Training) -> NoReturn:
-    """Replace this process by `ray symmetric-run`, which starts Ray on each node, and this command again on the first.
-
-    UserError unless the SLURM step has one task per node.
-    """
-    import torch
-
-    nodes = int(os.environ["SLURM_STEP_NUM_NODES"])
-    if _tasks() != nodes:
-        raise UserError(
-            f"training.trainer: verl is started once per node, and this is one of {_tasks()} tasks on {nodes} nodes. "
-            "Set `tasks` to the number of nodes in the profile, or call srun with --ntasks-per-node=1."
-        )
-    _ensure_token()
-    ray = verl_python().parent / "ray"
-    address = ":".join(_meeting_point())
-    given = flat(settings.verl)
-    amounts = [f"--num-gpus={given.get('trainer.n_gpus_per_node', max(1, torch.cuda.device_count()))}"]
-    amounts += [f"--num-cpus={given[CPUS]}"] if given.get(CPUS) else []
-    defaults = {
-        # Ray's sockets are in this folder. A socket's path has at most 107 characters, and TMPDIR is often long.
-        "RAY_TMPDIR": "/tmp",
-        # Without a token, anyone who can connect to the node could run programs in this Ray cluster.
-        "RAY_AUTH_MODE": "token",
-        "RAY_SYMMETRIC_RUN_CLUSTER_WAIT_TIMEOUT": "300",  # seconds; the default, 30, is too short on a slow file system
-    }
-    path = f"{ray.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"  # `ray symmetric-run` calls `ray`
-    command = [str(ray), "symmetric-run", "--address", address, "--min-nodes", str(nodes), *amounts, "--"]
-    variables = {**defaults, **os.environ, "PATH": path, RAY_ADDRESS: address}
-    os.execve(ray, [*command, sys.executable, *sys.orig_argv[1:]], variables)
-
-
-def _ensure_token() -> None:
-    """Write this user's Ray token unless it exists; all nodes read it from the home folder."""
-    token = Path.home() / ".ray" / "auth_token"
-    token.parent.mkdir(exist_ok=True)
-    own = token.with_name(f"{token.name}.{os.environ['SLURM_JOB_ID']}.{os.environ['SLURM_PROCID']}")
-    own.touch(0o600)
-    own.write_text(secrets.token_hex(32))
-    with contextlib.suppress(FileExistsError):
-        os.link(own, token)  # fails on all nodes but the first
-    own.unlink()
 
 
 def _tasks() -> int:

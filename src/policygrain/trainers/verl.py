@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import shutil
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,7 +29,6 @@ from ..text import some
 from ..train.batch import minibatches_of_step
 from ..train.checkpoint import line
 from ..train.rollouts import prompt_stream, response_seeds
-from .launch import RAY_ADDRESS
 from .program import run_program
 from .verl_settings import VERL, nested, of_study, registered_name, verl_python, with_changes
 
@@ -73,26 +71,9 @@ def train(
         log = folder / f"metrics{len(_logs(folder)) + 1:04d}.jsonl"
         variables = {EXPORTED: str(folder), "VERL_FILE_LOGGER_PATH": str(log)}
         command = [str(verl_python()), "-m", "verl.trainer.main_ppo", "--config-path", str(folder)]
-        command += ["--config-name", "verl", *on_several_nodes(variables)]
+        command += ["--config-name", "verl"]
         run_program("verl", command, folder, folder / "verl.log", variables, stop, lambda: _resumes(folder))
     return read_back(folder, settings, arm.method.sampler.dynamic, run)
-
-
-def on_several_nodes(variables: dict[str, str]) -> list[str]:
-    """Changes to verl's configuration if `launch` has started Ray on the nodes of a job; none otherwise.
-
-    Ray was started before the environment ``variables`` of this run were known, so the configuration passes them on.
-    """
-    if RAY_ADDRESS not in os.environ:
-        return []
-    ray = "++ray_kwargs.ray_init"
-    return [
-        f"++trainer.nnodes={os.environ.get('SLURM_STEP_NUM_NODES', '1')}",
-        f"{ray}.address=auto",  # Ray reads RAY_ADDRESS
-        f"{ray}.num_cpus=null",
-        f"{ray}.num_gpus=null",
-        *(f"{ray}.runtime_env.env_vars.{name}='{value}'" for name, value in variables.items()),
-    ]
 
 
 def final_model(folder: Path, steps: int) -> Path:

@@ -86,13 +86,13 @@ def with_changes(written: dict[str, Any], changes: dict[str, Any]) -> dict[str, 
 
 
 def check_own(study: Study, arm: Arm) -> None:
-    """UserError for a key of `training.verl` that the study or the job decides."""
+    """UserError for a key of `training.verl` that the study decides, and for several nodes."""
     changes = arm.training.verl
     with_changes(of_study(study, arm, 0, study.model.start), changes)
     if changes.get("trainer", {}).get("nnodes", 1) != 1:
         raise UserError(
-            "training.verl.trainer.nnodes: the SLURM job decides it; leave it out, and set `mpi`, `nodes` and "
-            "`tasks` in the profile (docs/slurm.md)."
+            "training.verl.trainer.nnodes: a run is started on one node; leave it out. Your own `ray` and verl on "
+            "several nodes can be started by trainer: command (docs/your-script.md)."
         )
 
 

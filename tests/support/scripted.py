@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from policygrain.data.problem import Problem
+from policygrain.grading import Item
 from policygrain.model.rollout import Request, Rollout
 from policygrain.objective import Sampler
 from policygrain.study.schema import Training
@@ -49,6 +50,6 @@ class Scripted:
     def batch_decode(self, ids: list[list[int]], skip_special_tokens: bool) -> list[str]:
         return [""] * len(ids)
 
-    def grade(self, golds: Sequence[str], texts: Sequence[str], options: Any, ids: Sequence[str]) -> list[str]:
-        right = [self.script[int(prompt)][i % len(self.lengths)] for i, prompt in enumerate(ids)]
+    def grade(self, items: Sequence[Item]) -> list[str]:
+        right = [self.script[int(item.name)][i % len(self.lengths)] for i, item in enumerate(items)]
         return ["correct" if r else "incorrect" for r in right]

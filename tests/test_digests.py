@@ -1,6 +1,5 @@
 """Digests of files, models and settings, and the commit in records."""
 
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -44,22 +43,6 @@ def test_a_change_of_any_file_that_output_depends_on_changes_a_model_s_digest(mo
     (model / "README.md").write_text("a model card")
     (model / "start.json").write_text('{"digest": "of an earlier save"}')
     assert digests.of_model(model.rename(model.with_name("renamed"))) == before
-
-
-def test_a_large_file_that_has_not_changed_is_not_read_again(model, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(model / "cache"))
-    monkeypatch.setattr(digests, "LARGE", 100)
-    weights = model / FILES[1]
-    weights.write_text("weights" * 20)
-    first = digests.of_model(model, remembered=True)
-    assert first == digests.of_model(model)
-    read: list[str] = []
-    of_file = digests.of_file
-    monkeypatch.setattr(digests, "of_file", lambda path, digits: read.append(path.name) or of_file(path, digits))
-    assert digests.of_model(model, remembered=True) == first and weights.name not in read
-    weights.write_text("heights" * 20)  # as long as before
-    os.utime(weights, ns=(0, 1))
-    assert digests.of_model(model, remembered=True) == digests.of_model(model) != first
 
 
 def git(folder: Path, *arguments: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import gzip
 import json
@@ -49,11 +48,11 @@ def check_free_space(folder: Path, needed_mb: int = 200) -> None:
     """UserError if ``folder`` cannot be written or its disk is nearly full; called before expensive work."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if not os.access(folder, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         free = shutil.disk_usage(folder).free // 2**20
     except OSError as error:
         raise UserError(f"{folder}: cannot be written: {error.strerror}.") from error
+    if not os.access(folder, os.W_OK):
+        raise UserError(f"{folder}: cannot be written.")
     if free < needed_mb:
         raise UserError(f"{folder}: only {free} MB are free on this disk, at least {needed_mb} MB are needed.")
 
@@ -159,17 +158,15 @@ def model_folder(folder: Path, again: str) -> Iterator[Path]:
     """
     from safetensors import SafetensorError
 
-    temporary, old = folder.with_name(f".{folder.name}"), folder.with_name(f".{folder.name}.old")
-    for stale in (temporary, old):  # of a process that was killed
-        shutil.rmtree(stale, ignore_errors=True)
+    temporary = folder.with_name(f".{folder.name}")
+    shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
     try:
         yield temporary
         if folder.exists():
-            folder.rename(old)
+            shutil.rmtree(folder)
         temporary.rename(folder)
     except (OSError, RuntimeError, SafetensorError) as error:  # a full disk is any of these
         shutil.rmtree(temporary, ignore_errors=True)
         raise UserError(
             f"{folder}: the model cannot be written: {error}. Free some space and run the command again: {again}."
         ) from error
-    shutil.rmtree(old, ignore_errors=True)

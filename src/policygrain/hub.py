@@ -17,13 +17,10 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 HUB_ERRORS = (OSError, ValueError, RuntimeError)
 
 
-def identity(start: str, revision: str | None = None, remembered: bool = False) -> str:
-    """The digest of a model folder, or the commit of a model on the hub. UserError if there is no such model.
-
-    ``remembered``: digests of large files that have not changed are read from a cache.
-    """
+def identity(start: str, revision: str | None = None) -> str:
+    """The digest of a model folder, or the commit of a model on the hub. UserError if there is no such model."""
     folder = Path(start)
-    return digests.of_model(folder, remembered=remembered) if folder.is_dir() else commit_of(start, revision)
+    return digests.of_model(folder) if folder.is_dir() else commit_of(start, revision)
 
 
 def pinned(model: Model) -> Model:
@@ -38,10 +35,10 @@ def commit_of(name: str, revision: str | None = None) -> str:
     return revision if revision and _COMMIT.fullmatch(revision) else config_of(name, revision).parent.name
 
 
-def config_of(name: str, revision: str | None = None, fetch: str = "", offline: bool = False) -> Path:
+def config_of(name: str, revision: str | None = None, offline: bool = False) -> Path:
     """The `config.json` of a model in a folder or in this machine's cache, else, unless ``offline``, from the hub.
 
-    UserError if it is not found; the message names ``fetch``, the command that downloads the model.
+    UserError if it is not found; the message has the command that downloads the model.
     """
     from huggingface_hub import hf_hub_download
 
@@ -54,7 +51,7 @@ def config_of(name: str, revision: str | None = None, fetch: str = "", offline: 
         except HUB_ERRORS as error:
             reason = str(error).strip().partition("\n")[0]
             hub = "" if local else f", and the hub does not provide it ({reason})"
-    fetch = fetch or f"hf download {name}{f' --revision {revision}' if revision else ''}"
+    fetch = f"hf download {name}{f' --revision {revision}' if revision else ''}"
     raise UserError(
         f"the model {name!r} is neither a folder with a config.json nor in this machine's cache{hub}. Fetch it where "
         f"there is a network: `{fetch}`."

@@ -50,18 +50,12 @@ def test_ids_of_a_benchmark_are_unique(tmp_path):
 
 
 def test_what_is_allowed_and_probably_not_meant_is_said(tmp_path):
-    of_training = {"benchmarks": [{"name": "mine", "source": "own.jsonl"}]}
-    pretrained = {"model": {"start": "some/model"}}
-    path = write_study(tmp_path / "ranges.yaml", {**SMALL, "name": "ranges", **pretrained})
     for study, expected in (
-        (of_file(tmp_path, evaluation=of_training), "evaluation.benchmarks: mine (own.jsonl) is also in data.train"),
         (of_file(tmp_path, size=50), "own.jsonl has 5 problems, fewer than train_size + validation_size (52)"),
         (small_study(training={"updates_per_batch": 1}), "all importance ratios are 1"),
-        (small_study(**pretrained, tuned_on=[str(path)]), "may not hold for other models (rule 4"),
     ):
         [note] = notes(study)
         assert expected in note
-    assert notes(small_study(tuned_on=[str(path)])) == []
 
 
 def test_prepare_checks_the_study_before_it_writes(tmp_path):

@@ -160,7 +160,7 @@ def test_two_passes_over_a_batch_are_two_updates_with_the_same_old_log_probs(mad
     assert first["kl_old"] > 1e-6 and first["ratio_variance"] > 1e-9
 
 
-def test_a_batch_sampled_ahead_is_off_from_the_policy_that_sampled_it(made, tmp_path, capsys):
+def test_a_batch_sampled_ahead_is_off_from_the_policy_that_sampled_it(made, tmp_path):
     """With one update a batch, ratios are 1 at once and not 1 a step later: the old policy is the sampler's."""
     rows = {}
     for ahead in (0, 1, 2):
@@ -173,7 +173,6 @@ def test_a_batch_sampled_ahead_is_off_from_the_policy_that_sampled_it(made, tmp_
         assert rows[ahead][-1]["total_samples"] == 5 * 48
         staleness = [r.pop("staleness", None) for r in rows[ahead]]
         assert staleness == ([min(step, ahead) for step in range(5)] if ahead else [None] * 5)
-        assert capsys.readouterr().err.count("all importance ratios are 1") == (ahead == 0)
     # What is sampled ahead is what a step of its own would have sampled.
     first, second = (pytest.approx(rows[2][step], rel=1e-4, abs=1e-6) for step in (0, 1))
     assert rows[0][0] == first == rows[1][0]

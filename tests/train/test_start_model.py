@@ -103,23 +103,19 @@ def test_a_folder_that_is_no_start_model_is_not_replaced(made, tmp_path, capsys)
     assert StartFolder(other).record.exists()
 
 
-def test_a_build_that_is_killed_at_any_rename_is_followed_by_a_whole_one(built, tmp_path, monkeypatch):
-    rename, expected = Path.rename, weights(build(OTHER, tmp_path / "fresh"))
+def test_a_build_that_is_killed_before_its_rename_is_followed_by_a_whole_one(built, tmp_path, monkeypatch):
+    expected = weights(build(OTHER, tmp_path / "fresh"))
     assert expected != weights(built)
-    for calls in (0, 1):
-        left = [rename] * calls  # renames until the kill
 
-        def dying(path: Path, target: Path, left: list[Any] = left) -> Path:
-            if not left:
-                raise KeyboardInterrupt
-            return left.pop()(path, target)
+    def dying(path: Path, target: Path) -> Path:
+        raise KeyboardInterrupt
 
-        folder = Path(shutil.copytree(built.path.parent, tmp_path / f"killed{calls}"))
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(Path, "rename", dying)
-            build(OTHER, folder)
-        assert weights(build(OTHER, folder)) == expected
-        assert sorted(path.name for path in folder.iterdir()) == ["data", "start"]
+    folder = Path(shutil.copytree(built.path.parent, tmp_path / "killed"))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "rename", dying)
+        build(OTHER, folder)
+    assert weights(build(OTHER, folder)) == expected
+    assert sorted(path.name for path in folder.iterdir()) == ["data", "start"]
 
 
 @pytest.mark.parametrize("changes", [{"data": {"train": ["plain_sum"]}}, {"prompt": {"template": "{problem} Answer:"}}])

@@ -11,7 +11,6 @@ import pytest
 
 from policygrain.errors import Stopped, UserError
 from policygrain.evaluate.evaluation import evaluate_study
-from policygrain.files import _HOST
 from policygrain.paths import DataFolder, RunFolder, StudyFolder
 from policygrain.results import run_config, run_metrics, run_summary
 from policygrain.train import loop
@@ -120,10 +119,9 @@ def test_without_a_readable_run_json_no_other_summary_counts(content, fresh, aft
 
 def leave_behind(run: Path) -> None:
     """What writers that were killed leave in the folder of a run."""
-    gone = 2**22 + 1  # above the largest process id
     for name in ("run.json", "summary.json", "metrics.jsonl", "timings.jsonl"):
-        (run / f".{name}.{_HOST}.{gone}.tmp").write_text("half")
-    for folder in (".model", ".model.old", "checkpoints/.step00002"):
+        (run / f".{name}.tmp").write_text("half")
+    for folder in (".model", "checkpoints/.step00002"):
         (run / folder).mkdir()
         (run / folder / "another.safetensors").write_text("half")
 

@@ -7,9 +7,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +110,14 @@ class User:
         found = [(job, state) for job, state, comment in self.cluster.jobs("all") if name.search(comment)]
         return sorted(found, key=lambda pair: int(pair[0]))
 
+    def state(self, arm: str) -> str:
+        """The state of an arm's newest job; empty if it has none."""
+        return next((state for _, state in reversed(self.jobs_of(arm))), "")
+
+    def wait_for_its_middle(self, arm: str) -> None:
+        self.cluster.wait(lambda: self.steps(arm) >= 3, TIMEOUT, f"{arm} is in its middle")
+        assert self.steps(arm) < STEPS, f"{arm} was trained before anything happened to it"
+
     def assert_as_undisturbed(self, arm: str) -> None:
         assert [row["step"] for row in read_json_lines(self.metrics(arm))] == list(range(STEPS + 1))
         assert self.metrics(arm).read_bytes() == self.metrics("undisturbed").read_bytes()
@@ -146,59 +153,26 @@ def test_the_smoke_study_runs_from_start_to_end_and_then_there_is_nothing_to_do(
     assert "Nothing to be done" in user.snakemake("all", study="smoke.yaml")
 
 
-Event = tuple[Callable[[], object], Callable[[], object]]  # what is waited for, and what is done then
-
-
-def first_job(user: User, arm: str, *states: str) -> str | None:
-    return next((job for job, state in user.jobs_of(arm)[:1] if state in states), None)
-
-
-def in_its_middle(user: User, arm: str) -> Callable[[], object]:
-    return lambda: user.steps(arm) >= 3
-
-
-def disturb(user: User, events: dict[str, list[Event]], interrupted: bool = False, pace: float = 1.0) -> None:
-    """Train the arms of ``events`` side by side, in whose middle something happens to each, and one undisturbed.
-
-    With ``interrupted`` another one is still in its middle when all others are trained, and Ctrl-C ends the call.
-    """
-
-    def trained() -> bool:
-        return all(user.jobs_of(arm)[-1][1] == "COMPLETED" for arm in ("undisturbed", *events))
-
-    for arm in events:
-        user.slow_down(arm, pace)
-    rest = {arm: [*of_arm, (lambda: True, partial(user.slow_down, arm, None))] for arm, of_arm in events.items()}
-    if interrupted:
-        user.slow_down("interrupted", 1.0)
-        rest["interrupted"] = [(in_its_middle(user, "interrupted"), partial(user.slow_down, "interrupted", 3600))]
-    with user.typing(*(user.trained(arm) for arm in ("undisturbed", *rest))) as call:
-
-        def happened() -> bool:
-            for arm, of_arm in rest.items():
-                while of_arm and of_arm[0][0]():
-                    assert user.steps(arm) < STEPS, f"{arm} was trained before anything happened to it"
-                    of_arm.pop(0)[1]()
-            assert call.poll() in ((None,) if interrupted else (None, 0)), user.printed
-            return not any(rest.values()) and trained()
-
-        user.cluster.wait(happened, 2 * TIMEOUT, "all are disturbed, and trained but for one that waits for Ctrl-C")
-        if interrupted:
-            os.killpg(call.pid, signal.SIGINT)
-        assert (call.wait(timeout=TIMEOUT) != 0) == interrupted
-
-
 @pytest.fixture(scope="module")
 def disturbed(user):
-    """Two are disturbed, and Ctrl-C ends the call in the middle of a third."""
-
-    def tell(command: str, arm: str) -> Event:
-        job = partial(first_job, user, arm, "RUNNING")
-        words = {"scancel": ("scancel",), "requeue": ("scontrol", "requeue")}[command]
-        return in_its_middle(user, arm), lambda: user.cluster.ask(*words, str(job()))
-
-    events = {"cancelled": [tell("scancel", "cancelled")], "requeued": [tell("requeue", "requeued")]}
-    disturb(user, events, interrupted=True)
+    """Two are disturbed in their middle, and Ctrl-C ends the call in the middle of a third."""
+    arms, cluster = (*DISTURBED, "interrupted"), user.cluster
+    for arm in arms:
+        user.slow_down(arm, 1.0)
+    with user.typing(*(user.trained(arm) for arm in ("undisturbed", *arms))) as call:
+        for arm, words in (("cancelled", ["scancel"]), ("requeued", ["scontrol", "requeue"])):
+            user.wait_for_its_middle(arm)
+            cluster.ask(*words, user.jobs_of(arm)[0][0])
+            user.slow_down(arm, None)
+        user.wait_for_its_middle("interrupted")
+        user.slow_down("interrupted", 3600)
+        ended = {"undisturbed", *DISTURBED}
+        cluster.wait(
+            lambda: all(user.state(arm) == "COMPLETED" for arm in ended), 2 * TIMEOUT, "the others are trained"
+        )
+        assert call.poll() is None, user.printed
+        os.killpg(call.pid, signal.SIGINT)
+        assert call.wait(timeout=TIMEOUT) != 0
     return user
 
 
@@ -246,15 +220,13 @@ def test_a_job_that_fails_shows_the_end_of_its_log(resumed):
 def test_a_run_without_time_stops_by_itself_and_ends_as_the_undisturbed_one(resumed):
     """Two Snakemakes start before the trainer does and asks how much time it has."""
     user, arm = resumed, "out_of_time"
-
-    def limit() -> None:
-        user.cluster.ask("scontrol", "update", f"JobId={first_job(user, arm, 'RUNNING')}", "TimeLimit=2")
-
-    events: list[Event] = [
-        (partial(first_job, user, arm, "RUNNING"), limit),
-        (partial(first_job, user, arm, "FAILED"), lambda: None),
-    ]
-    disturb(user, {arm: events}, pace=3.0)
+    user.slow_down(arm, 3.0)
+    with user.typing(user.trained(arm)) as call:
+        user.cluster.wait(lambda: user.state(arm) == "RUNNING", TIMEOUT, "it has begun")
+        user.cluster.ask("scontrol", "update", f"JobId={user.jobs_of(arm)[0][0]}", "TimeLimit=2")
+        user.cluster.wait(lambda: user.state(arm) == "FAILED", TIMEOUT, "it has stopped")
+        user.slow_down(arm, None)
+        assert call.wait(timeout=TIMEOUT) == 0, user.printed
     assert_resumed(user, arm, ["FAILED", "COMPLETED"], 0)
 
 

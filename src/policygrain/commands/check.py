@@ -13,7 +13,7 @@ from ..figures.shown import check_figures
 from ..files import read_json
 from ..grading.sandbox import isolation
 from ..hub import config_of
-from ..study import Study, load_study
+from ..study import Study
 from ..study.comparable import check_comparisons, check_tuning
 from ..study.runs import methods_of, run_matrix
 from ..trainers.check import check_trainers, trainer_notes
@@ -43,12 +43,6 @@ def check_study(study: Study) -> None:
 def notes(study: Study) -> list[str]:
     """Warnings about settings that are allowed and probably not intended."""
     messages = []
-    for benchmark in study.evaluation.benchmarks:
-        if benchmark.source in study.data.train and benchmark.source not in FAMILIES:
-            messages.append(
-                f"evaluation.benchmarks: {benchmark.name} ({benchmark.source}) is also in data.train: its accuracy "
-                "does not measure generalisation to other problems."
-            )
     needed = study.data.train_size + study.data.validation_size
     for source in study.data.train:
         if source not in FAMILIES and (count := len(load(source, study.data.root, needed))) < needed:
@@ -63,12 +57,6 @@ def notes(study: Study) -> list[str]:
             "training.updates_per_batch and training.epochs are 1 in all arms, and training.off_policy_steps is 0: all "
             "importance ratios are 1, and methods that differ only in the ratio or clip are the same."
         )
-    for path in study.tuned_on:
-        if load_study(path).model.start == study.model.start != "tiny":
-            messages.append(
-                f"tuned_on: the settings were chosen in {path} with {study.model.start}, and this study evaluates them "
-                "with the same model: results may not hold for other models (rule 4 of docs/statistics.md)."
-            )
     return messages + trainer_notes(study)
 
 
@@ -103,8 +91,7 @@ def _context(study: Study) -> int | None:
         for name in ("config.json", "tokenizer_config.json"):
             if not (folder / name).is_file():
                 raise UserError(f"model.start: {folder} is not a model with a tokenizer: {name} is missing.")
-    fetch = "make model-smollm2" if start == "models/smollm2-135m-instruct" else ""
-    config = read_json(config_of(start, study.model.revision, fetch), "Download the model again.")
+    config = read_json(config_of(start, study.model.revision), "Download the model again.")
     context = config.get("text_config", config).get("max_position_embeddings")
     return context if isinstance(context, int) else None
 

@@ -35,7 +35,7 @@ def write_settings(study: Study, folder: StudyFolder) -> None:
     start = None
     if study.model.start != "tiny":
         try:
-            start = identity(study.model.start, study.model.revision, remembered=True)
+            start = identity(study.model.start, study.model.revision)
         except UserError:
             start = known["evaluation"].get("start_model")
     texts = {

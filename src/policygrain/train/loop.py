@@ -41,9 +41,6 @@ NO_UPDATES = (
     "no optimizer step was made: dynamic sampling dropped every group, since all of its rewards were equal. The final "
     "model is the initial model. Use an initial model that solves some of the problems, or more prompts."
 )
-ON_POLICY = (
-    "one update per batch, and nothing is sampled ahead: all importance ratios are 1, so ratio and clip have no effect."
-)
 
 
 def train(
@@ -137,8 +134,6 @@ class Run:
                 f"or remove its folder and set training.compute to {state.compute}."
             )
         resume_logs(self.folder, state.step)
-        if state.step == 0 and settings.updates_of_batch == 1 and not settings.off_policy_steps and is_rank_0():
-            print(f"{path}: {ON_POLICY}", file=sys.stderr)
         name, silent = f"{path.parent.name} {path.name}", not is_rank_0()
         with tqdm(desc=name, total=settings.steps, initial=state.step, disable=silent) as self.progress:
             yield state

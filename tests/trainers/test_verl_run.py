@@ -92,7 +92,7 @@ def test_verl_by_a_command_of_ones_own(made, root, tmp_path, monkeypatch):
         "command": f"VERL_FILE_LOGGER_PATH={{out}}/log.jsonl {verl_python()} -m verl.trainer.main_ppo "
         f"--config-path {tmp_path}/verl --config-name verl {overrides} # {{method}} {{start}}",
         "logs": {"file": "{out}/log.jsonl", "format": "verl"},
-        "metrics": {"validation_accuracy": "val-core/small/reward/mean@1", "entropy_old": "actor/entropy"},
+        "metrics": {"validation_accuracy": "val-core/small/acc/mean@1", "entropy_old": "actor/entropy"},
         "model": "{out}/checkpoints/global_step_2/actor/huggingface",
         "steps": 2,
         "validate_every": 2,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import queue
-import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -222,8 +221,5 @@ def serve(folder: StudyFolder, study: Study, port: int) -> None:
     address = redacted(uri).rstrip("/") if remote else f"http://127.0.0.1:{port}"
     print(f"Runs in MLflow: {address}{RUNS.format(experiment)}", flush=True)
     if not remote:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                raise UserError(f"--port: {port} is in use. If that is MLflow, open the address, else choose another.")
         server = f"-m mlflow server --host 127.0.0.1 --port {port} --workers 1 --backend-store-uri".split()
         os.execv(sys.executable, [sys.executable, *server, uri])

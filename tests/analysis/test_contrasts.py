@@ -9,7 +9,7 @@ from policygrain.analysis import measures
 from policygrain.analysis.contrasts import contrasts
 from policygrain.analysis.statistics import student
 from policygrain.figures.catalogue import FIGURES
-from policygrain.figures.labels import parts_text
+from policygrain.figures.labels import pair_text
 from policygrain.figures.overview import comparisons
 from policygrain.figures.shown import shown_by
 from policygrain.paths import START
@@ -75,7 +75,7 @@ def test_seeds_that_share_an_initial_model_count_once(tmp_path):
     gain = measures.accuracy_difference(results, "tepo", START)
     assert (gain.n, gain.unit) == (2, "initial models"), "of four final models over two initial ones"
     assert (measures.accuracy_difference(results, "tepo", "grpo").n, len(results.scores("tepo", "count"))) == (2, 2)
-    panel, *_ = FIGURES["convergence"].draw(results, shown_by("convergence", results.study)).axes
+    panel, *_ = FIGURES["convergence"](results, shown_by("convergence", results.study)).axes
     assert max(len(line.get_xdata()) for line in panel.lines if line.get_linestyle() == "None") == 2
 
 
@@ -157,7 +157,7 @@ def test_the_headline_s_methods_are_compared_as_wholes_and_corrected_apart(tmp_p
     assert {c.pair.reference.method_name for c in found} == {"grpo"} and all(c.pair.whole for c in found)
     assert len(found) == 6, "three methods with two settings each"
     (tepo,) = (c for c in found if c.pair.arm.name == "tepo+updates_per_batch=16")
-    assert tepo.decided and "aggregation" in parts_text(tepo.pair)
+    assert tepo.decided and "(whole methods: ratio, clip, aggregation" in pair_text(study_of(4), tepo.pair)
 
 
 @pytest.mark.parametrize("removed", ["*.json*", "summary.json"], ids=["no records", "not ended"])

@@ -23,7 +23,6 @@ from policygrain.analysis.statistics import (
     student,
 )
 from policygrain.errors import UserError
-from policygrain.files import read_json
 
 from ..conftest import ROOT
 from ..support.files import load_script
@@ -213,12 +212,3 @@ def test_the_interval_of_a_single_seed_is_about_its_problems():
     rng = np.random.default_rng(1)
     found = [accuracy([(rng.random((1, 200)) < 0.3).astype(float)]) for _ in range(DRAWS)]
     assert abs(np.mean([f.low <= 0.3 <= f.high for f in found]) - 0.95) < ERROR
-
-
-def test_the_committed_table_is_within_its_bounds():
-    """Means over a thousand cells; where counts decide, coverage is at least as high."""
-    table = read_json(ROOT / "benchmarks/coverage.json")
-    error = 3 * math.sqrt(0.05 * 0.95 / table["draws"])
-    parts = [part for part in table["tables"] if part["sd"] != table["skewed"]]
-    inner, edges = ([c for part in parts for row in part[k].values() for c in row.values()] for k in ("inner", "edges"))
-    assert table["draws"] == 20_000 and min(inner + edges) >= LOWEST - error and max(inner) <= HIGHEST + error

@@ -36,26 +36,14 @@ from .style import (
     save,
 )
 
-
-class Kind(NamedTuple):
-    """A figure: its title in reports, and its function of results and of what it shows."""
-
-    title: str
-    draw: Callable[[StudyResults, Any], Figure]
-
-
-FIGURES: dict[str, Kind] = {}
 Drawing = Callable[[StudyResults, Any], Figure]
+FIGURES: dict[str, Drawing] = {}
 
 
-def figure(title: str) -> Callable[[Drawing], Drawing]:
-    """Register a function as the figure of its name."""
-
-    def register(draw: Drawing) -> Drawing:
-        FIGURES[draw.__name__] = Kind(title, draw)
-        return draw
-
-    return register
+def figure(draw: Drawing) -> Drawing:
+    """Register a function as the figure of its name; the first line of its docstring is the title in reports."""
+    FIGURES[draw.__name__] = draw
+    return draw
 
 
 def draw(name: str, results: StudyResults, out: Path | None = None) -> None:
@@ -66,7 +54,7 @@ def draw(name: str, results: StudyResults, out: Path | None = None) -> None:
     if name in TABLES:
         tables.write(name, results, out or results.folder.table(name))
     elif name in FIGURES:
-        save(FIGURES[name].draw(results, shown_by(name, results.study)), out or results.folder.figure(name))
+        save(FIGURES[name](results, shown_by(name, results.study)), out or results.folder.figure(name))
     else:
         raise UserError(f"there is no figure or table {name!r}.{did_you_mean(name, (*FIGURES, *TABLES))}")
 
@@ -74,9 +62,9 @@ def draw(name: str, results: StudyResults, out: Path | None = None) -> None:
 # ---- accuracy of final models ----------------------------------------------------------------------------------------
 
 
-@figure("Accuracy of the initial model and the headline methods, by benchmark and on average (after TEPO's figure 1)")
+@figure
 def benchmarks(results: StudyResults, shown: Sequence[str]) -> Figure:
-    """Points per benchmark with 95% intervals over training seeds, of the initial model over initial models."""
+    """Accuracy of the initial model and the headline methods, by benchmark and on average (TEPO's figure 1)."""
     arms, arm_looks = [START, *shown], looks(results.study)
     of = [[name] for name in results.benchmarks] + [results.benchmarks]  # the last one is the average
     figure, (axes,) = panels(1, 1, 2.4, PAGE)
@@ -102,9 +90,9 @@ def benchmarks(results: StudyResults, shown: Sequence[str]) -> Figure:
     return figure
 
 
-@figure("Accuracy of the final models by a parameter of the method")
+@figure
 def sweep(results: StudyResults, shown: Mapping[str, Mapping[str, float]]) -> Figure:
-    """A panel per parameter: means with 95% intervals over training seeds, and seeds as small marks."""
+    """Accuracy of the final models by a parameter of the method."""
     figure, grid = panels(len(shown), 2, 2.0, sharey=True)
     for axes, (parameter, values) in zip(grid, shown.items(), strict=True):
         value_of = dict(sorted(values.items(), key=lambda item: item[1]))
@@ -123,9 +111,9 @@ def sweep(results: StudyResults, shown: Mapping[str, Mapping[str, float]]) -> Fi
     return figure
 
 
-@figure("pass@k of the initial model and the headline methods, by the unbiased estimator")
+@figure
 def pass_at_k(results: StudyResults, shown: Sequence[str]) -> Figure:
-    """A panel per benchmark with several responses per problem; 95% intervals over seeds and problems."""
+    """pass@k of the initial model and the headline methods, by the unbiased estimator."""
     responses = results.evaluations.drop_duplicates("benchmark").set_index("benchmark")["n"]
     label, arm_looks = labels(results.study), looks(results.study)
     figure, grid = panels(len(shown), 4, 2.0)
@@ -172,20 +160,20 @@ ENTROPY = Panel("entropy_old", "entropy (nats)")
 SAMPLED = Panel("sampled_accuracy", "sampled accuracy (%)", scale=100, most=100)
 
 
-@figure("Accuracy, gradient norm, entropy and response length during training (after TEPO's figure 3)")
+@figure
 def dynamics(results: StudyResults, shown: Sequence[str]) -> Figure:
-    """Validation is on the same problems for all arms, so it is not smoothed."""
+    """Accuracy, gradient norm, entropy and response length during training (after TEPO's figure 3).
+
+    Validation is on the same problems for all arms, so it is not smoothed.
+    """
     validation = Panel("validation_accuracy", "validation accuracy (%)", scale=100, smooth=1, most=100)
     length = Panel("response_length_mean", "response length (tokens)")
     return _by_step(results, shown, (validation, GRADIENT_NORM, ENTROPY, length))
 
 
-@figure("Clip fraction by step, below and above the range (after TEPO's figure 2)")
+@figure
 def clip_ratio(results: StudyResults, shown: Sequence[str]) -> Figure:
-    """Share of response tokens whose gradient is 0 because of the clip.
-
-    Published ranges of different ratios clip shares of different orders of magnitude.
-    """
+    """Clip fraction by step, below and above the range (after TEPO's figure 2)."""
     low = Panel("clip_fraction_low", "ratio below 1 − ε", scale=100, most=100)
     high = Panel("clip_fraction_high", "ratio above 1 + ε", scale=100, most=100)
     figure = _by_step(results, shown, (low, high), sharey=True)
@@ -194,15 +182,15 @@ def clip_ratio(results: StudyResults, shown: Sequence[str]) -> Figure:
     return figure
 
 
-@figure("Entropy and accuracy of TEPO, with its penalty, an entropy bonus or KL on all tokens (after TEPO's figure 4)")
+@figure
 def entropy_regularisation(results: StudyResults, shown: Sequence[str]) -> Figure:
-    """Of samples, not of validation."""
+    """Entropy and accuracy of TEPO with its penalty, an entropy bonus or KL on all tokens (after TEPO's figure 4)."""
     return _by_step(results, shown, (ENTROPY, SAMPLED))
 
 
-@figure("Importance-sampling levels with the same sparse reward, and training without a ratio (after TEPO's figure 5)")
+@figure
 def importance_sampling(results: StudyResults, shown: Sequence[str]) -> Figure:
-    """The arms differ only in the ratio and its clip range."""
+    """Importance-sampling levels with the same sparse reward, and training without a ratio (after TEPO's figure 5)."""
     share = Panel("effective_sample_share", "effective sample share", most=1)
     return _by_step(results, shown, (SAMPLED, share, GRADIENT_NORM))
 
@@ -260,12 +248,9 @@ COSTS = {"steps": "optimizer steps", "tokens": "generated tokens", "seconds": "s
 COST_TICKS = {0.25: "≤ ¼", 0.5: "½", 1: "1", 2: "2", 4: "4", 8: "≥ 8"}
 
 
-@figure("The cost of each method to reach the final accuracy of GRPO, relative to GRPO")
+@figure
 def convergence(results: StudyResults, shown: Sequence[str]) -> Figure:
-    """A panel per cost: ratio to GRPO by seed or initial model, median with 95% interval; dashed line: half.
-
-    A run that never reaches the accuracy has an infinite ratio.
-    """
+    """The cost of each method to reach the final accuracy of GRPO, relative to GRPO."""
     arm_looks, label, ends = looks(results.study), labels(results.study), (min(COST_TICKS), max(COST_TICKS))
     figure, grid = panels(len(COSTS), len(COSTS), 0.8 + 0.3 * len(shown), sharey=True)
     for axes, (by, title) in zip(grid, COSTS.items(), strict=True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from math import isfinite
 from typing import TYPE_CHECKING
 
 from ..objective import comparison_names, method, method_names
@@ -12,7 +11,6 @@ from ..study.comparable import Pair, different_parts
 from ..study.runs import START
 
 if TYPE_CHECKING:
-    from ..analysis import Difference
     from ..results import StudyResults
     from ..study import Study
 
@@ -68,29 +66,13 @@ def name_of(results: StudyResults, arm: str) -> str:
     return labels(results.study)(arm) + (" (no updates)" if arm in results.untrained else "")
 
 
-# ---- comparisons -----------------------------------------------------------------------------------------------------
-
-
 def pair_text(study: Study, pair: Pair) -> str:
-    """`token, clipped − no ratio`; where only the age of rollouts differs, `no ratio: 48 steps old − on-policy`."""
+    """`token, clipped − no ratio`, with the parts in which whole methods differ.
+
+    Where only the age of rollouts differs, `no ratio: 48 steps old − on-policy`.
+    """
     one, other, label = pair.arm, pair.reference, labels(study)
-    if one.method_name != other.method_name:
-        return f"{label(one.method_name)} − {label(other.method_name)}"
-    return f"{label(one.method_name)}: {counted(one.training.off_policy_steps, 'step')} old − on-policy"
-
-
-def settings_of(pair: Pair) -> str:
-    """The settings that both arms have beside the study's: `rollouts 48 steps old, learning rate 0.0002`."""
-    return ", ".join(setting_text(key, value) for key, value in pair.arm.settings)
-
-
-def parts_text(pair: Pair) -> str:
-    """The parts in which two whole methods differ: `clip, aggregation`; empty for comparisons of one part."""
-    return ", ".join(different_parts(pair.arm.method, pair.reference.method)) if pair.whole else ""
-
-
-def points_text(effect: Difference | None) -> str:
-    """`+4.1 [+2.0, +6.2]`; without an interval `+4.1`; empty for None."""
-    if effect is None:
-        return ""
-    return f"{effect.mean:+.1f}" + f" [{effect.low:+.1f}, {effect.high:+.1f}]" * isfinite(effect.low)
+    if one.method_name == other.method_name:
+        return f"{label(one.method_name)}: {counted(one.training.off_policy_steps, 'step')} old − on-policy"
+    parts = ", ".join(different_parts(one.method, other.method))
+    return f"{label(one.method_name)} − {label(other.method_name)}" + f" (whole methods: {parts})" * pair.whole

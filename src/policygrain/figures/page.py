@@ -43,7 +43,7 @@ def write_report(results: StudyResults, captions: Path, out: Path) -> None:
         warnings=overview.warnings(results),
         overview=[tables.overview(results)] if results.matrix.evaluated else [],
         comparisons=overview.comparisons(results),
-        figures=[{"name": name, "title": FIGURES[name].title, **_image(results, name)} for name in names],
+        figures=[{"name": name, "title": _title(name), **_image(results, name)} for name in names],
         captions={path.stem: " ".join(path.read_text(encoding="utf-8").split()) for path in captions.glob("*.rst")},
         accuracies=tables.results_table(results)[1],
         contrasts=tables.contrasts(results)[1],
@@ -53,6 +53,10 @@ def write_report(results: StudyResults, captions: Path, out: Path) -> None:
         provenance=provenance(results) | cost(results),
     )
     atomic_text(out, page)
+
+
+def _title(name: str) -> str:
+    return (FIGURES[name].__doc__ or "").splitlines()[0].removesuffix(".")
 
 
 def _image(results: StudyResults, name: str) -> dict[str, str]:
@@ -127,14 +131,10 @@ def protocol(results: StudyResults) -> dict[str, str]:
     evaluations = _evaluations(results)
     if not evaluations:
         return {}
-    first = evaluations[0].protocol
-    by_sampling: dict[str, list[str]] = {}
-    for name, benchmark in first["benchmarks"].items():
-        s = benchmark["sampling"]
+    first, each = evaluations[0].protocol, []
+    for record in evaluations[0].records:
+        s = first["benchmarks"][record.benchmark]["sampling"]
         how = "greedy" if s["temperature"] == 0 else f"{s['n']} samples at temperature {s['temperature']:g}"
-        by_sampling.setdefault(f"{how}, at most {s['max_tokens']} tokens", []).append(name.replace("_", " "))
-    return {
-        "sampling": "; ".join(f"{how}: {', '.join(names)}" for how, names in by_sampling.items()),
-        "problems": ", ".join(f"{r.benchmark.replace('_', ' ')} {r.problems}" for r in evaluations[0].records),
-        **{name: str(first[name]) for name in ("engine", "grader", "prompt", "seed")},
-    }
+        name = record.benchmark.replace("_", " ")
+        each.append(f"{name}: {record.problems} problems, {how}, at most {s['max_tokens']} tokens")
+    return {"benchmarks": "; ".join(each), **{k: str(first[k]) for k in ("engine", "grader", "prompt", "seed")}}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
 
-from ..analysis import Estimate, measures
+from ..analysis import Difference, Estimate, measures
 from ..analysis.contrasts import contrasts as all_contrasts
 from ..data.sets import sampling_of
 from ..errors import UserError
@@ -16,7 +17,7 @@ from ..files import atomic_text
 from ..paths import START
 from ..results import StudyResults
 from ..text import latex_table, markdown_table
-from .labels import name_of, pair_text, parts_text, points_text, settings_of
+from .labels import name_of, pair_text, setting_text
 
 Cells = Mapping[tuple[str, str], Estimate]  # arm and column → accuracy in percent
 
@@ -149,8 +150,6 @@ def _best(results: StudyResults, arms: list[str], benchmark: str) -> str | None:
 
 # ---- ablation -------------------------------------------------------------------------------------------------------
 
-PARTS = ("ratio", "clip", "aggregation", "penalties", "sampler")
-
 
 def ablation(results: StudyResults) -> tuple[pd.DataFrame, list[Part]]:
     """A row per evaluated arm: the parts of its method, and its final accuracy."""
@@ -173,7 +172,7 @@ def ablation(results: StudyResults) -> tuple[pd.DataFrame, list[Part]]:
             parts = dict.fromkeys(parts, "")
         rows.append({"arm": arm, **parts, "seeds": found.n, "accuracy": round(found.mean, 6)})
     frame = pd.DataFrame(rows)
-    text = frame.drop(columns=[part for part in PARTS if not any(frame[part])]).rename(columns={"arm": "method"})
+    text = frame.drop(columns=[part for part in parts if not any(frame[part])]).rename(columns={"arm": "method"})
     text["method"] = [name_of(results, arm) for arm in arms]
     text["accuracy"] = [f"{accuracy:.1f}" for accuracy in frame["accuracy"]]
     note = "Accuracy in percent, mean over benchmarks. Rows with another number of seeds have other seeds."
@@ -196,11 +195,10 @@ def contrasts(results: StudyResults) -> tuple[pd.DataFrame, list[Part]]:
     study, found = results.study, all_contrasts(results)
     rows, cells = [], []
     for c in found:
-        parts = parts_text(c.pair)
-        effects = [points_text(d) for d in (c.auc, c.sampled, c.greedy, c.length)]
+        setting = ", ".join(setting_text(key, value) for key, value in c.pair.arm.settings)
+        effects = [_points(d) for d in (c.auc, c.sampled, c.greedy, c.length)]
         outcome = c.outcome + "; endpoints disagree" * c.disagreement
-        name = pair_text(study, c.pair) + f" (whole methods: {parts})" * bool(parts)
-        cells.append([name, settings_of(c.pair), *effects, f"{c.p:.2g}", str(c.auc.n), outcome])
+        cells.append([pair_text(study, c.pair), setting, *effects, f"{c.p:.2g}", str(c.auc.n), outcome])
         row: dict[str, object] = {"experiment": c.pair.experiment, "of": c.pair.arm.name, "than": c.pair.reference.name}
         for endpoint in ("auc", "sampled", "greedy", "length"):
             difference = getattr(c, endpoint)
@@ -215,3 +213,10 @@ def contrasts(results: StudyResults) -> tuple[pd.DataFrame, list[Part]]:
         "the comparisons of one part, and separately over those of whole methods, which differ in the parts named."
     )
     return pd.DataFrame(rows), [Part(CONTRASTS, cells, note)]
+
+
+def _points(effect: Difference | None) -> str:
+    """`+4.1 [+2.0, +6.2]`; without an interval `+4.1`; empty for None."""
+    if effect is None:
+        return ""
+    return f"{effect.mean:+.1f}" + f" [{effect.low:+.1f}, {effect.high:+.1f}]" * math.isfinite(effect.low)

@@ -203,7 +203,7 @@ def _rows(path: str, names: str, metric: str, step: str | None, notes: list[str]
 def _inside(folder: Path) -> Path:
     """The log in a folder: TRL's newest, or the only .jsonl or .csv file; a folder of MLflow or TensorBoard itself."""
     if states := [*folder.glob("checkpoint-*/trainer_state.json"), *folder.glob("trainer_state.json")]:
-        return max(states, key=lambda state: int((re.findall(r"checkpoint-(\d+)$", state.parent.name) or [0])[0]))
+        return max(states, key=lambda state: read_json(state, "Was it cut off?").get("global_step", 0))
     files = sorted(file for kind in ("jsonl", "csv") for file in folder.glob(f"*.{kind}"))
     if len(files) == 1:
         return files[0]

@@ -1,6 +1,7 @@
 """A forward pass: attention over a packed row, against one pass per response, and log-probabilities in blocks."""
 
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -45,16 +46,10 @@ def dense_mask(made: Lengths) -> Tensor:
     )
 
 
-def flash_by_sequence(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    queries_end: Tensor,
-    keys_end: Tensor,
-    longest: tuple[int, int],
-    scale: float | None,
-) -> Tensor:
+def flash_by_sequence(*given: Any, scale: float, window_size: tuple[int, int], enable_gqa: bool) -> Tensor:
     """What the kernel computes, in any precision: the last query of a sequence attends to all of its keys."""
+    query, key, value, queries_end, keys_end, *longest = given
+    assert window_size == (-1, 0) and enable_gqa
     outputs = []
     for i in range(len(queries_end) - 1):
         q, k = slice(*queries_end[i : i + 2].tolist()), slice(*keys_end[i : i + 2].tolist())
@@ -80,7 +75,7 @@ def test_spans_and_the_flash_call_are_dense_attention_with_its_gradients(made, k
     by = torch.randn(dense.shape, generator=generator, dtype=torch.float64)
     expected = dense, *torch.autograd.grad(dense, inputs, by)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attention, "flash", flash_by_sequence)
+        patch.setattr(attention, "varlen_attn", flash_by_sequence)
         for kind in (Spans, Varlen):
             out = kind.of(*made, CPU)(*inputs, 0.3)
             found = out, *torch.autograd.grad(out, inputs, by)
@@ -92,11 +87,11 @@ def test_layers_in_autocast_give_the_flash_call_one_precision(monkeypatch):
     made = torch.tensor([3]), torch.tensor([2]), torch.tensor([0])
     q, k, v = torch.randn(1, 4, 5, 16), torch.randn(1, 2, 5, 16), torch.randn(1, 2, 5, 16).bfloat16()
 
-    def flash(*given: Tensor) -> Tensor:
+    def flash(*given: Tensor, **_: object) -> Tensor:
         assert {x.dtype for x in given[:3]} == {torch.bfloat16}
         return given[0]
 
-    monkeypatch.setattr(attention, "flash", flash)
+    monkeypatch.setattr(attention, "varlen_attn", flash)
     with torch.autocast("cpu", torch.bfloat16):
         assert Varlen.of(*made, CPU)(q, k, v, None).shape == (1, 5, 4, 16)
 

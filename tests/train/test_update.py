@@ -58,10 +58,10 @@ def test_a_step_does_not_depend_on_how_it_is_split_or_ordered(name, made):
 def test_a_pass_is_on_the_models_device_and_reads_no_number_before_its_end(name, made, monkeypatch):
     """On the meta device, where a tensor of the host is refused, and the value of a tensor too: nothing waits there."""
 
-    def flash(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: object) -> torch.Tensor:
+    def flash(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: object, **__: object) -> torch.Tensor:
         return query + 0 * (key.sum() + value.sum())
 
-    monkeypatch.setattr("policygrain.model.attention.flash", flash)
+    monkeypatch.setattr("policygrain.model.attention.varlen_attn", flash)
     monkeypatch.setattr(Varlen, "runs", lambda *_: True)
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda _: False)  # it does not know this device
     model, chosen, batch = load_model(str(made[1]))[0].to("meta"), method(name), random_batch()

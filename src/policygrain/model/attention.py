@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from inspect import signature
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention.varlen import varlen_attn
 
 
 class Span(NamedTuple):
@@ -103,7 +103,10 @@ class Varlen:
         if torch.is_autocast_enabled(query.device.type):  # rotary embeddings return queries and keys in float32
             q, k, v = (x.to(torch.get_autocast_dtype(query.device.type)) for x in (q, k, v))
         k, v = (x.index_select(0, self.keys) for x in (k, v))
-        out = flash(q, k, v, self.queries_end, self.keys_end, self.longest, scale)
+        ends = self.queries_end, self.keys_end
+        out = cast(
+            Tensor, varlen_attn(q, k, v, *ends, *self.longest, scale=scale, window_size=(-1, 0), enable_gqa=True)
+        )
         if out.requires_grad:
             # The kernel adds in a fixed order only where other operations that cannot would be refused.
             out.register_hook(lambda _: _fixed_order(refuses=True))
@@ -122,25 +125,6 @@ class Varlen:
 def _fixed_order(refuses: bool) -> None:
     if torch.are_deterministic_algorithms_enabled():
         torch.use_deterministic_algorithms(True, warn_only=not refuses)
-
-
-def flash(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    queries_end: Tensor,
-    keys_end: Tensor,
-    longest: tuple[int, int],
-    scale: float | None,
-) -> Tensor:
-    """Causal attention within sequences: [queries, heads, size], [keys, key heads, size] → [queries, heads, size]."""
-    from torch.nn.attention.varlen import varlen_attn
-
-    how: dict[str, Any] = {"scale": scale, "window_size": (-1, 0)}
-    if "enable_gqa" in signature(varlen_attn).parameters:  # since torch 2.12; before it fewer key heads need no flag
-        how["enable_gqa"] = True
-    out: Any = varlen_attn(query, key, value, queries_end, keys_end, *longest, **how)
-    return cast(Tensor, out)
 
 
 def to_device(tensors: Iterable[Tensor], place: torch.device) -> list[Tensor]:

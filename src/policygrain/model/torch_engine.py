@@ -8,7 +8,7 @@ weights for Qwen2 and Llama, with a cache that is written in place; a test compa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -185,18 +185,6 @@ def next_logits(model: PreTrainedModel, ids: Tensor, attention: Tensor, position
     return logits
 
 
-class _Layer(NamedTuple):
-    """Weights of a layer, with projections of the same input concatenated."""
-
-    norm: Tensor
-    qkv: Tensor
-    qkv_bias: Tensor | None
-    out: Tensor
-    second_norm: Tensor
-    gate_up: Tensor
-    down: Tensor
-
-
 class SmallDecoder:
     """As `Decoder`, for a small Qwen2 or Llama model, whose weights it copies: they must not change while it is used.
 
@@ -214,7 +202,7 @@ class SmallDecoder:
         cos, sin = decoder.rotary_emb(self.embed, positions)
         self.cos, self.sin = cos[0], sin[0]  # [positions, size]
         self.sin[:, : self.size // 2].neg_()  # so that a rotation only exchanges the halves of a vector
-        self.layers = [self._layer(layer) for layer in decoder.layers]
+        self.layers = [self._weights(layer) for layer in decoder.layers]
         self.used, self.length = cache.get_seq_length(), length
         layers: Any = cache.layers
         prefilled = [x for layer in layers for x in (layer.keys, layer.values)]
@@ -235,19 +223,14 @@ class SmallDecoder:
         )
 
     @staticmethod
-    def _layer(layer: Any) -> _Layer:
-        attention, mlp = layer.self_attn, layer.mlp
+    def _weights(layer: Any) -> tuple[Any, ...]:
+        """Weights of a layer, with projections of the same input concatenated."""
+        attention, mlp, norms = layer.self_attn, layer.mlp, (layer.input_layernorm, layer.post_attention_layernorm)
         projections = [attention.q_proj, attention.k_proj, attention.v_proj]
-        biases = [p.bias for p in projections]
-        return _Layer(
-            norm=layer.input_layernorm.weight,
-            qkv=torch.cat([p.weight for p in projections]),
-            qkv_bias=None if biases[0] is None else torch.cat(biases),
-            out=attention.o_proj.weight,
-            second_norm=layer.post_attention_layernorm.weight,
-            gate_up=torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]),
-            down=mlp.down_proj.weight,
-        )
+        qkv = torch.cat([p.weight for p in projections])
+        bias = None if attention.q_proj.bias is None else torch.cat([p.bias for p in projections])
+        gate_up = torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])
+        return *(norm.weight for norm in norms), qkv, bias, attention.o_proj.weight, gate_up, mlp.down_proj.weight
 
     def _selected(self, x: Any, rows: Tensor) -> Tensor:
         """Keys or values of these rows, in a buffer that has room for ``length`` tokens."""
@@ -266,16 +249,17 @@ class SmallDecoder:
         mask = torch.where(attention[:, None, None, :], 0.0, -torch.inf).to(x.dtype)
         rotated, end = self.heads + self.kv_heads, self.used + 1
         for layer, keys, values in zip(self.layers, self.buffers[::2], self.buffers[1::2], strict=True):
-            h = F.rms_norm(x, x.shape[-1:], layer.norm, self.eps)
-            qkv = F.linear(h, layer.qkv, layer.qkv_bias).unflatten(1, (-1, self.size))
+            first_norm, second_norm, to_qkv, bias, to_out, gate_up, down = layer
+            h = F.rms_norm(x, x.shape[-1:], first_norm, self.eps)
+            qkv = F.linear(h, to_qkv, bias).unflatten(1, (-1, self.size))
             qk = qkv[:, :rotated]
             qk = torch.addcmul(qk * cos, qk.roll(self.size // 2, -1), sin)
             keys[:, :, self.used], values[:, :, self.used] = qk[:, self.heads :], qkv[:, rotated:]
             q, k, v = qk[:, : self.heads].unsqueeze(2), keys[:, :, :end], values[:, :, :end]
             out = F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=self.heads != self.kv_heads)
-            x = x + F.linear(out.flatten(1), layer.out)
-            h = F.rms_norm(x, x.shape[-1:], layer.second_norm, self.eps)
-            gate, up = F.linear(h, layer.gate_up).chunk(2, 1)
-            x = x + F.linear(F.silu(gate) * up, layer.down)
+            x = x + F.linear(out.flatten(1), to_out)
+            h = F.rms_norm(x, x.shape[-1:], second_norm, self.eps)
+            gate, up = F.linear(h, gate_up).chunk(2, 1)
+            x = x + F.linear(F.silu(gate) * up, down)
         self.used = end
         return F.linear(F.rms_norm(x, x.shape[-1:], self.final, self.eps), self.unembed).float()

@@ -1,14 +1,13 @@
 """Log-probabilities and entropies from hidden states, without materialising all logits at once.
 
 The logits of 8,192 tokens over a vocabulary of 151,936 take 5 GB in float32, and log-softmax, entropy and their
-gradients need several tensors of that size. Here they are computed in blocks of tokens × vocabulary: the forward pass
-keeps a running maximum and sums per token (the online softmax of arXiv 1805.02867, with one more sum for the entropy),
-the backward pass computes each block of logits again, which makes four matrix products instead of three.
+gradients need several tensors of that size. Here they are computed in blocks of tokens, whose logits the backward pass
+computes again, which makes four matrix products instead of three.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -20,9 +19,7 @@ from torch.autograd.function import once_differentiable
 # Up to this vocabulary size blocks save nothing: logits are no larger than the layers' activations, and three products
 # are faster than four. The choice depends on the model alone, so it is the same for every division into micro-batches.
 PLAIN_VOCABULARY = 4096
-# Block size, tokens × vocabulary. On a CPU 8 MiB in float32 fits into the cache, and larger products are no faster. On
-# a GPU blocks have the whole vocabulary, so that products are large and compiled kernels read each logit once.
-BLOCKS = {"cpu": (1024, 2048), "cuda": (2048, 2**20)}
+BLOCK = {"cpu": 256, "cuda": 2048}  # tokens
 
 
 def log_probs_and_entropy(
@@ -58,10 +55,13 @@ def blockwise(
     temperature: float,
     entropy_gradient: bool = True,
     compute: torch.dtype | None = None,
-    block: tuple[int, int] | None = None,
+    block: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`log_probs_and_entropy` in blocks of tokens × vocabulary. Results are float64 for float64 hidden states."""
-    how = temperature, compute or hidden.dtype, block or BLOCKS.get(hidden.device.type, BLOCKS["cuda"])
+    """`log_probs_and_entropy` in blocks of tokens. Results are float64 for float64 hidden states."""
+    compute = compute or hidden.dtype
+    # Tensor cores sum products of half precision in float32; elsewhere the rounded factors are cast first.
+    product = compute if hidden.is_cuda else torch.promote_types(compute, torch.float32)
+    how = temperature, compute, product, block or BLOCK.get(hidden.device.type, BLOCK["cuda"])
     pair: tuple[Tensor, Tensor] = _Blockwise.apply(hidden, weight, bias, targets, entropy_gradient, how)
     return pair
 
@@ -73,116 +73,88 @@ class _Blockwise(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, entropy_gradient: bool, how: Any
     ) -> tuple[Tensor, Tensor]:
-        temperature, compute, block = how
-        wide = torch.promote_types(hidden.dtype, torch.float32)
-        fold = _elementwise(_fold, hidden.device.type)
-        # Per token: the largest logit so far, Σ e^(z − largest), Σ e^(z − largest) (z − largest), the target's logit.
-        sums = hidden.new_zeros((4, len(hidden)), dtype=wide)
-        sums[0] = torch.finfo(wide).min
-        for v in _slices(len(weight), block[1]):
-            factor, offset = weight[v].to(compute).T, None if bias is None else bias[v]
-            for t in _slices(len(hidden), block[0]):
-                z = _logits(hidden[t].to(compute), factor, offset, wide)
-                sums[:, t] = fold(z, *_column(targets[t], v), sums[:, t], temperature)
-        largest, total, tilt, chosen = sums
-        log_total = total.log()
-        entropy = log_total - tilt / total
-        ctx.save_for_backward(hidden, weight, bias, targets, largest + log_total, entropy)
+        temperature, compute, product, block = how
+        factor, scores = weight.to(compute).to(product).T, _elementwise(_scores, hidden.device.type)
+        blocks = [
+            scores(_logits(h.to(compute).to(product), factor, bias), y, temperature)
+            for h, y in zip(hidden.split(block), targets.split(block), strict=True)
+        ]
+        chosen, entropy, log_total = (torch.cat(parts) for parts in zip(*blocks, strict=True))
+        ctx.save_for_backward(hidden, weight, bias, targets, log_total, entropy)
         ctx.how = how
         ctx.set_materialize_grads(False)
         if not entropy_gradient:
             ctx.mark_non_differentiable(entropy)
-        return chosen - largest - log_total, entropy
+        return chosen, entropy
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, by_log_prob: Tensor | None, by_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, log_total, entropy = ctx.saved_tensors
-        temperature, compute, block = ctx.how
+        temperature, compute, product, block = ctx.how
         wide, by_logits = log_total.dtype, _elementwise(_by_logits, hidden.device.type)
-        precision = compute if hidden.is_cuda else wide  # of the gradient by logits, a factor of products
         to_hidden, to_weight, to_bias = (
             torch.zeros_like(x, dtype=wide) if needed else None
             for x, needed in zip((hidden, weight, bias), ctx.needs_input_grad, strict=False)
         )
-        g = torch.zeros_like(log_total) if by_log_prob is None else by_log_prob
-        for v in _slices(len(weight), block[1]):
-            factor, offset = weight[v].to(compute), None if bias is None else bias[v]
-            for t in _slices(len(hidden), block[0]):
-                h = hidden[t].to(compute)
-                z, k = _logits(h, factor.T, offset, wide), None if by_entropy is None else by_entropy[t]
-                of_tokens = *_column(targets[t], v), log_total[t], entropy[t], g[t], k
-                by_z = by_logits(z, *of_tokens, temperature, precision)
-                if to_hidden is not None:
-                    _add_product(to_hidden[t], by_z, factor)
-                if to_weight is not None:
-                    _add_product(to_weight[v], by_z.T, h)
-                if to_bias is not None:
-                    to_bias[v] += by_z.sum(0, dtype=wide)
+        factor = weight.to(compute).to(product)
+        g, k = (torch.zeros_like(log_total) if x is None else x for x in (by_log_prob, by_entropy))
+        for start in range(0, len(hidden), block):
+            t = slice(start, start + block)
+            h = hidden[t].to(compute).to(product)
+            z = _logits(h, factor.T, bias)
+            by_z = by_logits(z, targets[t], log_total[t], entropy[t], g[t], k[t], temperature, product)
+            if to_hidden is not None:
+                _add_product(to_hidden[t], by_z, factor)
+            if to_weight is not None:
+                _add_product(to_weight, by_z.T, h)
+            if to_bias is not None:
+                to_bias += by_z.sum(0, dtype=wide)
         gradients = ((to_hidden, hidden), (to_weight, weight), (to_bias, bias))
         return *(None if x is None else x.to(like.dtype) for x, like in gradients), None, None, None
 
 
-def _fold(z: Tensor, column: Tensor, inside: Tensor, sums: Tensor, temperature: float) -> Tensor:
-    """The sums of the forward pass after another block of logits z [tokens, vocabulary]. [4, tokens]."""
-    z = z if temperature == 1 else z / temperature
-    largest, total, tilt, chosen = sums
-    chosen = torch.where(inside, z.gather(1, column).squeeze(1), chosen)
-    new = torch.maximum(largest, z.amax(1))
-    fall, z = largest - new, z - new.unsqueeze(1)
-    p = z.exp()
-    tilt = fall.exp() * (tilt + fall * total) + (p * z).sum(1)
-    return torch.stack([new, fall.exp() * total + p.sum(1), tilt, chosen])
+def _scores(z: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+    """log p of the targets, the entropy, and log Σ e^z, of logits z [tokens, vocabulary]. [tokens] each."""
+    z = z / temperature
+    log_total = z.logsumexp(1, keepdim=True)
+    log_p = z - log_total
+    return log_p.gather(1, targets.unsqueeze(1)).squeeze(1), -(log_p.exp() * log_p).sum(1), log_total.squeeze(1)
 
 
 def _by_logits(
     z: Tensor,
-    column: Tensor,
-    inside: Tensor,
+    targets: Tensor,
     log_total: Tensor,
     entropy: Tensor,
     g: Tensor,
-    k: Tensor | None,
+    k: Tensor,
     temperature: float,
     precision: torch.dtype,
 ) -> Tensor:
     """The gradient by logits z of Σ g log p_y + k H. [tokens, vocabulary], in ``precision``."""
-    g, k = g / temperature, None if k is None else k / temperature
-    log_p = (z if temperature == 1 else z / temperature) - log_total.unsqueeze(1)
-    by_p = -g.unsqueeze(1) if k is None else -(g + k * entropy).unsqueeze(1) - k.unsqueeze(1) * log_p
-    by_z, of_target = log_p.exp() * by_p, torch.where(inside, g, 0.0).unsqueeze(1)
-    if not z.is_cuda:
-        return by_z.scatter_add_(1, column, of_target).to(precision)
-    # The compiler does not fuse a scatter where sums must be deterministic.
-    return (by_z + torch.where(torch.arange(z.shape[1], device=z.device) == column, of_target, 0.0)).to(precision)
+    log_total, entropy, g, k = (x.unsqueeze(1) for x in (log_total, entropy, g, k))
+    log_p = z / temperature - log_total
+    of_target = torch.where(torch.arange(z.shape[1], device=z.device) == targets.unsqueeze(1), g, 0.0)
+    return ((of_target - log_p.exp() * (g + k * (log_p + entropy))) / temperature).to(precision)
 
 
 @cache
-def _elementwise(function: Callable[..., Tensor], device: str) -> Callable[..., Tensor]:
+def _elementwise(function: Callable[..., Any], device: str) -> Callable[..., Any]:
     """``function``, compiled on a GPU, where each of its operations would read and write all logits."""
     return torch.compile(function) if device == "cuda" else function
 
 
-def _slices(length: int, size: int) -> Iterator[slice]:
-    return (slice(start, min(start + size, length)) for start in range(0, length, size))
-
-
-def _column(targets: Tensor, v: slice) -> tuple[Tensor, Tensor]:
-    """Each target's column in the vocabulary block ``v``, [tokens, 1], and whether it is in the block, [tokens]."""
-    inside = (targets >= v.start) & (targets < v.stop)
-    return torch.where(inside, targets - v.start, 0).unsqueeze(1), inside
-
-
-def _logits(hidden: Tensor, factor: Tensor, bias: Tensor | None, wide: torch.dtype) -> Tensor:
-    """Tensor cores sum half-precision factors in float32; elsewhere the factors are cast first."""
-    half = hidden.is_cuda and hidden.dtype != wide
-    z: Tensor = torch.mm(hidden, factor, out_dtype=wide) if half else hidden.to(wide) @ factor.to(wide)
+def _logits(hidden: Tensor, factor: Tensor, bias: Tensor | None) -> Tensor:
+    """[tokens, vocabulary], in float32 at least."""
+    wide = torch.promote_types(hidden.dtype, torch.float32)
+    z: Tensor = hidden @ factor if hidden.dtype == wide else torch.mm(hidden, factor, out_dtype=wide)
     return z if bias is None else z.add_(bias)
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """total += a b, without a temporary of that size; factors as in `_logits`."""
-    if a.is_cuda and a.dtype != total.dtype:
-        torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
+    """total += a b, without a temporary of that size."""
+    if a.dtype == total.dtype:
+        total.addmm_(a, b)
     else:
-        total.addmm_(a.to(total.dtype), b.to(total.dtype))
+        torch.addmm(total, a, b, out_dtype=total.dtype, out=total)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import importlib.util
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
     from ..study.schema import Lora
 
-LORA_INFIX = ".lora_"  # between a module's name and A or B in peft's parameter names
 FUSED = ("llama", "qwen2", "qwen3")  # architectures whose norms are plain RMS norms
 
 
@@ -99,8 +97,10 @@ def _with_forward(modules: Iterable[Any], forward: Callable[[Any, Tensor], Any])
 
 def load_tokenizer(start: str, revision: str | None = None) -> Any:
     """The tokenizer, with a padding token. UserError if it cannot be loaded or has no end-of-sequence token."""
+    from transformers import AutoTokenizer
+
     with _readable(start):
-        tokenizer = _tokenizer_class(Path(start)).from_pretrained(start, revision=revision)
+        tokenizer = AutoTokenizer.from_pretrained(start, revision=revision)
     if tokenizer.eos_token_id is None:
         raise UserError(f"model {start!r}: its tokenizer has no end-of-sequence token.")
     if tokenizer.pad_token_id is None:
@@ -126,22 +126,6 @@ def _readable(start: str) -> Iterator[None]:
         raise UserError(
             f"model {start!r} cannot be loaded: {reason} It must be a folder or hub name with a causal model."
         ) from error
-
-
-def _tokenizer_class(folder: Path) -> Any:
-    """AutoTokenizer, or PreTrainedTokenizerFast for a folder whose tokenizer_config.json names that class.
-
-    For some architectures, qwen2 among them, AutoTokenizer ignores that name and takes the architecture's own class,
-    which splits text differently: the same file would silently give other tokens than the model was trained with.
-    """
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
-
-    config = folder / "tokenizer_config.json"
-    if (folder / "tokenizer.json").exists() and config.exists():
-        name = json.loads(config.read_text()).get("tokenizer_class")
-        if name in ("TokenizersBackend", "PreTrainedTokenizerFast"):
-            return PreTrainedTokenizerFast
-    return AutoTokenizer
 
 
 def add_adapter(model: PreTrainedModel, settings: Lora, seed: int) -> None:
@@ -188,30 +172,20 @@ def _full_tensor(tensor: Tensor) -> Tensor:
     return whole
 
 
-def _merged_weight(model: PreTrainedModel, name: str, state: dict[str, Tensor]) -> tuple[str, Tensor]:
-    """Weight ``name`` of a model with an adapter: its name without the adapter, and its value with B A added."""
-    weight = _full_tensor(state[name].detach())
-    module, base, leaf = name.rpartition(".base_layer.")
-    if not base:
-        return name, weight
-    if leaf == "weight":
-        a, b = (_full_tensor(state[f"{module}{LORA_INFIX}{x}.default.weight"].detach()) for x in "AB")
-        adapter: Any = model.get_submodule(module)
-        weight = weight + (adapter.scaling["default"] * (b @ a)).to(weight.dtype)
-    return f"{module}.{leaf}", weight
-
-
 def full_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
     """Name and value of each weight, unsharded one at a time, with an adapter merged into the weights.
 
     Tied weights appear under each of their names.
     """
-    state = model.state_dict()
-    for name, tensor in state.items():
-        if not has_adapter(model):
-            yield name, _full_tensor(tensor.detach())
-        elif f"{LORA_INFIX}A" not in name and f"{LORA_INFIX}B" not in name:
-            yield _merged_weight(model, name, state)
+    for name, tensor in model.state_dict().items():
+        if ".lora_" in name:  # between a module's name and A or B, as peft names them
+            continue
+        weight = _full_tensor(tensor.detach())
+        module, base, leaf = name.rpartition(".base_layer.")
+        if base and leaf == "weight":
+            adapter: Any = model.get_submodule(module)
+            weight = weight + _full_tensor(adapter.get_delta_weight("default").detach()).to(weight.dtype)
+        yield f"{module}.{leaf}" if base else name, weight
 
 
 def merged(

@@ -40,7 +40,7 @@ class TokenScores(NamedTuple):
     log_probs: Tensor  # log π of each response token
     entropy: Tensor  # over the full vocabulary, in nats
     future: Tensor | None = None  # Σ_n log π_n(o_{t+n} | s_t) over prediction heads; None without them
-    # Cross-entropy of the heads summed over tokens, a scalar that only trains the heads; None without gradient.
+    # Cross-entropy of the heads at temperature 1, summed over tokens; it only trains the heads. None without gradient.
     future_loss: Tensor | None = None
 
 
@@ -118,9 +118,12 @@ def score_tokens(
     scores = TokenScores(*map(packed.padded, found))
     if heads is None:
         return scores
-    future, loss = heads.log_probs(hidden, weight, bias, packed, temperature), None
+    future, loss = hidden.new_zeros(len(hidden), dtype=torch.float32), None
+    for at, chosen in heads(hidden, weight, bias, packed, temperature):
+        future = future.index_add(0, at, chosen)
     if torch.is_grad_enabled():
-        loss = heads.loss(hidden.detach(), weight.detach(), None if bias is None else bias.detach(), packed)
+        alone = heads(hidden.detach(), weight.detach(), None if bias is None else bias.detach(), packed, 1.0)
+        loss = -sum((chosen.sum() for _, chosen in alone), start=hidden.new_zeros(()))
     return scores._replace(future=packed.padded(future), future_loss=loss)
 
 
@@ -210,28 +213,14 @@ class MTPHeads(nn.Module):
         for head in self.heads:
             nn.init.zeros_(head[-1].weight)  # type: ignore[index]
 
-    def log_probs(
+    def forward(
         self, hidden: Tensor, weight: Tensor, bias: Tensor | None, packed: Packed, temperature: float
-    ) -> Tensor:
-        """Σ_n log π_n(o_{t+n} | s_t) for each response token t, over the n with t+n in the response. [response tokens].
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """For each head: the indices t of response tokens with t+n in the response, and log π_n(o_{t+n} | s_t).
 
         ``hidden`` [response tokens, size], ``weight`` and ``bias`` of the unembedding; all of them and the heads get
         gradients.
         """
-        total = hidden.new_zeros(len(hidden), dtype=torch.float32)
-        for at, chosen in self._predict(hidden, weight, bias, packed, temperature):
-            total = total.index_add(0, at, chosen)
-        return total
-
-    def loss(self, hidden: Tensor, weight: Tensor, bias: Tensor | None, packed: Packed) -> Tensor:
-        """Cross-entropy of the sampled tokens t+n at temperature 1, in nats, summed over tokens and heads. Scalar."""
-        parts = [chosen.sum() for _, chosen in self._predict(hidden, weight, bias, packed, 1.0)]
-        return -sum(parts, start=hidden.new_zeros(()))
-
-    def _predict(
-        self, hidden: Tensor, weight: Tensor, bias: Tensor | None, packed: Packed, temperature: float
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """For each head: the indices t of response tokens with t+n in the response, and log π_n of token t+n."""
         ends = packed.lengths.cumsum(0).repeat_interleave(packed.lengths)
         left = ends - 1 - torch.arange(len(ends))  # response tokens after each one
         for n, head in enumerate(self.heads, start=1):

@@ -10,6 +10,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
+import torch
+import torch.distributed as dist
+
 from ..errors import UserError
 from .device import fits_beside_updates
 from .loading import full_weights
@@ -51,8 +54,6 @@ class VllmEngine:
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-        import torch
-        import torch.distributed as dist
         from transformers import AutoConfig
         from vllm import LLM
 
@@ -67,18 +68,20 @@ class VllmEngine:
         self._sleeps = bool(machine.get("enable_sleep_mode"))
         self._asleep = self._fits = False
         self._released = 0  # bytes that the engine gave back when it slept
-        settings: dict[str, Any] = {
-            "dtype": dtype,
-            "max_num_seqs": MAX_SEQUENCES,
-            "logprobs_mode": "processed_logprobs",
-            # Token ids in, token ids out: the tokenizer is ours, not the one that vLLM would load.
-            "skip_tokenizer_init": True,
-            "max_model_len": -1,  # the model's context, or the longest sequence that the cache has room for
-            "seed": 0,
-        }
         self._kv_bytes = machine["kv_cache_memory_bytes"]
         try:
-            self._llm = LLM(model=start, revision=revision, **settings, **machine)
+            self._llm = LLM(
+                model=start,
+                revision=revision,
+                dtype=dtype,  # type: ignore[arg-type]
+                max_num_seqs=MAX_SEQUENCES,
+                logprobs_mode="processed_logprobs",
+                # Token ids in, token ids out: the tokenizer is ours, not the one that vLLM would load.
+                skip_tokenizer_init=True,
+                max_model_len=-1,  # the model's context, or the longest sequence that the cache has room for
+                seed=0,
+                **machine,
+            )
         except ValueError as error:
             if not MEMORY.search(str(error)):
                 raise
@@ -129,8 +132,6 @@ class VllmEngine:
     def load_weights(self, model: PreTrainedModel) -> None:
         """Wake the engine if it sleeps, copy the weights of ``model`` into it and reset its prefix cache."""
         if self._asleep:
-            import torch
-
             self._fits = fits_beside_updates(self._released)
             if not self._fits:
                 torch.cuda.empty_cache()
@@ -150,8 +151,6 @@ class VllmEngine:
         Its weights are discarded: `load_weights` loads new ones when it wakes.
         """
         if self._sleeps and not self._asleep and not (self._fits and fits_beside_updates(0)):
-            import torch
-
             before = torch.cuda.mem_get_info()[0]
             with frozen_heap():
                 self._llm.sleep(level=2)
@@ -180,8 +179,6 @@ def machine_settings(
     context: int, kv_gib: float | None, colocated: bool, reserved: int = 0, needed: int | None = None
 ) -> dict[str, Any]:
     """vLLM settings that depend on the machine: all differences between an engine on a CPU and on a GPU."""
-    import torch
-
     if not torch.cuda.is_available():
         return {
             "kv_cache_memory_bytes": int((kv_gib or 1) * GIB),

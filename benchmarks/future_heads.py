@@ -18,7 +18,6 @@ import copy
 import statistics
 import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,7 +26,6 @@ from common import parser_of, provenance, save
 from policygrain.clock import Clock
 from policygrain.data.families import FAMILIES, LEVELS, generate
 from policygrain.data.prompts import PromptRenderer
-from policygrain.files import read_json
 from policygrain.grading import NumericGrader
 from policygrain.model import tiny
 from policygrain.model.engine import open_engine
@@ -35,7 +33,6 @@ from policygrain.model.loading import load_model
 from policygrain.model.rollout import Rollout
 from policygrain.model.tiny import finetune
 from policygrain.objective import Method, method
-from policygrain.paths import RunFolder
 from policygrain.study.schema import Prompt, TinyModel, Training, WarmStart
 from policygrain.train.batch import minibatches, score
 from policygrain.train.loop import warm_up_heads
@@ -81,12 +78,14 @@ def main() -> None:
         sampler = SIDES["backbone"].sampler
         collector = Collector(PromptStream(problems, 0), engine, NumericGrader(), renderer, sampler, SETTINGS, seed=0)
         rollouts, _ = collector.collect(policy_model, 0, Clock())
-        foreseen, run = SIDES["heads"], RunFolder(Path(folder))
+        foreseen = SIDES["heads"]
         heads = build_heads(policy_model, foreseen, 0)
+        assert heads is not None
         optimizer = make_optimizer(policy_model, heads, foreseen, SETTINGS)
         policy = Policy(policy_model, tokenizer, reference, heads, optimizer, make_scaler(SETTINGS))
-        warm_up_heads(policy, foreseen, collector, run)
-        cost = read_json(run.mtp_heads)
+        begin = time.perf_counter()
+        losses = warm_up_heads(policy, foreseen, collector)
+        warm_up_seconds = time.perf_counter() - begin
         seconds: dict[str, list[float]] = {name: [] for name in SIDES}
         for _ in range(1 + arguments.rounds):
             for name, chosen in SIDES.items():
@@ -98,11 +97,11 @@ def main() -> None:
         "seconds": {name: statistics.median(values) for name, values in seconds.items()},
         "ratio": {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)},
         "warm_up": {
-            "seconds": cost["seconds"],
-            "parameters": cost["parameters"],
+            "seconds": warm_up_seconds,
+            "parameters": sum(p.numel() for p in heads.parameters()),
             "model_parameters": sum(p.numel() for p in model.parameters()),
-            "loss_first": statistics.mean(cost["losses"][:3]),
-            "loss_last": statistics.mean(cost["losses"][-3:]),
+            "loss_first": statistics.mean(losses[:3]),
+            "loss_last": statistics.mean(losses[-3:]),
         },
     }
     for key in ("seconds", "ratio", "warm_up"):

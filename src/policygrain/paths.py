@@ -72,14 +72,12 @@ class RunFolder(Folder):
     summary = Inside("summary.json", Path)  # a copy of `ended`, which Snakemake removes before it starts a job again
     metrics = Inside("metrics.jsonl", Path)  # a line per step; determined by the seed
     timings = Inside("timings.jsonl", Path)  # a line per step; not reproducible
-    mtp_heads = Inside("mtp_heads.json", Path)  # losses and cost of warming up the prediction heads
     checkpoints = Inside("checkpoints", Path)
     verl = Inside("verl", Path)  # where verl trains the run: its configuration, logs, rollouts and checkpoints
     out = Inside("out", Path)  # what a command that trains the run writes
     output = Inside("command.log", Path)  # and prints
     model = Inside("model", Path)  # the final model with its tokenizer
     evaluation = Inside("evaluation", EvaluationFolder)  # of the final model
-    failed_batch = Inside("failed_batch.pt", Path)  # the batch of the update that stopped the run with an error
     lock = Inside("lock", Path)  # locked by the process that trains in this folder
 
     def superseded(self, key: str) -> Path:
@@ -91,7 +89,7 @@ class RunFolder(Folder):
     @property
     def products(self) -> tuple[Path, ...]:
         """All files and folders of a run that are moved when another run takes the folder; `config` is last."""
-        files = (self.summary, self.ended, self.metrics, self.timings, self.mtp_heads, self.failed_batch, self.output)
+        files = (self.summary, self.ended, self.metrics, self.timings, self.output)
         folders = (self.checkpoints, self.verl, self.out, self.model)
         return (*files, *folders, self.evaluation.path, self.config)
 

@@ -96,14 +96,6 @@ class Contamination(Record):
     overlaps: dict[str, list[dict[str, Any]]]
 
 
-class MtpHeadsRecord(Record):
-    """`mtp_heads.json`: the warm-up of prediction heads. Losses in nats per response token, summed over heads."""
-
-    losses: list[float]
-    seconds: float
-    parameters: int
-
-
 class BenchmarkRecord(Entry):
     """Scores of one model on one benchmark."""
 

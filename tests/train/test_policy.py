@@ -17,8 +17,6 @@ from policygrain.model.loading import add_adapter, full_weights, load_model, mer
 from policygrain.model.rollout import Request, Rollout
 from policygrain.model.torch_engine import TorchEngine
 from policygrain.objective import method
-from policygrain.paths import RunFolder
-from policygrain.records import MtpHeadsRecord, read_record
 from policygrain.study import Study
 from policygrain.study.schema import Lora, Model
 from policygrain.train import loop
@@ -174,7 +172,7 @@ def test_only_a_ratio_that_looks_ahead_has_heads_and_their_weights_follow_the_se
     assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
 
 
-def test_the_warm_up_lowers_the_heads_loss_with_samples_of_its_own_and_is_recorded(made, tmp_path, monkeypatch):
+def test_the_warm_up_lowers_the_heads_loss_with_samples_of_its_own(made, tmp_path, monkeypatch):
     """Training begins with the same prompts, seeds and policy as without a warm-up."""
     generate, seeds = TorchEngine.generate, []
 
@@ -192,11 +190,6 @@ def test_the_warm_up_lowers_the_heads_loss_with_samples_of_its_own_and_is_record
     for key in ("sampled_accuracy", "response_length_mean", "entropy_old", "validation_accuracy", "total_tokens"):
         assert rows[0][key] == without[0][key]
     assert 0 < rows[0]["future_loss"] < without[0]["future_loss"] and rows[1]["future_loss"] > 0
-    record = read_record(MtpHeadsRecord, RunFolder(tmp_path / "run").mtp_heads, "")
-    assert len(record.losses) >= 12 and record.seconds > 0
-    assert sum(record.losses[-3:]) < 0.9 * sum(record.losses[:3])
-    heads = build_heads(load_model(str(made[1]))[0], method("mpo_heads"), seed=0)
-    assert heads is not None and record.parameters == sum(p.numel() for p in heads.parameters())
 
 
 def test_a_resumed_run_does_not_warm_up_again(made, tmp_path, monkeypatch):

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import fcntl
 import os
-import platform
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import torch
 
-from ..errors import Stopped, UserError
+from ..errors import UserError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -32,10 +31,6 @@ REMEDIES = (  # the first ones do not change results
     "Lower training.micro_batch_tokens ({}), set training.activation_checkpointing, lower training.kv_gib (the cache "
     "of vLLM), shard the policy over several GPUs (training.trainer: trl with fsdp, docs/trainers.md), or train an "
     "adapter (model.lora) or weights in bfloat16 (model.dtype). The same command resumes."
-)
-# Errors of the machine. Others, such as an illegal memory access, are errors of a program and would occur again.
-LOST = re.compile(
-    r"(CUDA|NVML|GPU).*(uncorrectable|is lost|off the bus|busy or unavailable|unknown error)", re.I | re.S
 )
 
 
@@ -57,14 +52,12 @@ def claim_gpu(folder: Path = Path("/tmp")) -> None:
     while names:
         for name in names:
             file = (folder / f"policygrain-{os.getuid()}-{name}.lock").open("a")
-            try:
+            with suppress(BlockingIOError):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.close()
-                continue
-            _locks.append(file)
-            os.environ |= {CLAIM: name, "CUDA_VISIBLE_DEVICES": name}
-            return
+                _locks.append(file)
+                os.environ |= {CLAIM: name, "CUDA_VISIBLE_DEVICES": name}
+                return
+            file.close()
         if not waits:
             print(f"waiting for a GPU: other jobs of yours use all {len(names)}.", file=sys.stderr, flush=True)
         waits = True
@@ -82,11 +75,6 @@ def visible_gpus() -> list[str]:
         return found
     wanted = [name.strip() for name in os.environ["CUDA_VISIBLE_DEVICES"].split(",")]
     return [found[int(name)] if name.isdecimal() and int(name) < len(found) else name for name in wanted if name]
-
-
-def no_updates_yet() -> None:
-    """A run begins: what its updates need is not known."""
-    _peak.clear()
 
 
 def updates_are_made() -> None:
@@ -156,21 +144,12 @@ def forward_precision(model: PreTrainedModel) -> AbstractContextManager[object]:
 
 
 @contextmanager
-def device_errors(settings: Training) -> Iterator[None]:
-    """Context in which too little memory is a UserError with the settings to change, and a lost GPU is `Stopped`."""
+def memory_errors(settings: Training) -> Iterator[None]:
+    """Context in which too little memory is a UserError with the settings to change."""
     try:
         yield
     except RuntimeError as error:
+        if not OUT_OF_MEMORY.search(str(error)):
+            raise
         first = str(error).strip().split("\n")[0]
-        if OUT_OF_MEMORY.search(str(error)):
-            tokens = settings.micro_batch_tokens
-            raise UserError(
-                f"too little memory: {first} {REMEDIES.format(tokens)} The same command resumes."
-            ) from error
-        if LOST.search(str(error)):
-            node = os.environ.get("SLURMD_NODENAME", platform.node())
-            raise Stopped(
-                f"the GPU of {node} failed: {first} The run continues from its last checkpoint; if it fails there "
-                f"again, leave this machine out (sbatch --exclude={node})."
-            ) from error
-        raise
+        raise UserError(f"too little memory: {first} {REMEDIES.format(settings.micro_batch_tokens)}") from error

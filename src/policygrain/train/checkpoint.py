@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from torch.utils._pytree import tree_leaves, tree_map
 
 from .. import digests
 from ..errors import UserError
@@ -74,11 +76,12 @@ class Writer:
         """
         self.wait()
         state = {name: part.state_dict() for name, part in parts.items()} | dict(counters)
-        if 2 * _size(state) > _available_memory():  # pinned memory is taken in powers of two
+        size = sum(value.nbytes for value in tree_leaves(state) if isinstance(value, torch.Tensor))
+        if 2 * size > _available_memory():  # pinned memory is taken in powers of two
             self._write(step, state)
             self.wait()
             return
-        state = _on_host(state, {})
+        state = _on_host(state)
         if torch.cuda.is_available():
             torch.cuda.synchronize()  # the copies are complete before an update changes what they copy
         self._thread = threading.Thread(target=self._write, args=(step, state), name="checkpoint")
@@ -96,18 +99,10 @@ class Writer:
         try:
             with explained(self.checkpoints, step):
                 temporary = make_room(self.checkpoints)
-                save_state(state, temporary)
+                torch.save(state, temporary / STATE)
                 finish(temporary, self.checkpoints, step)
         except BaseException as error:
             self._error = error
-
-
-def _size(value: Any) -> int:
-    """Bytes of the tensors in a state."""
-    if isinstance(value, torch.Tensor):
-        return value.nbytes
-    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    return sum(map(_size, parts))
 
 
 def _available_memory() -> int:
@@ -116,22 +111,23 @@ def _available_memory() -> int:
     return next(1024 * int(words[1]) for words in lines if words[0] == "MemAvailable:")
 
 
-def _on_host(value: Any, copies: dict[tuple[int, torch.Size], torch.Tensor]) -> Any:
-    """A copy of a state in host memory, pinned where there is a GPU, which copies several times as fast into it.
+def _on_host(state: dict[str, Any]) -> dict[str, Any]:
+    """A copy of a state in host memory, pinned where there is a GPU, which copies several times as fast into it."""
+    copies: dict[tuple[int, torch.Size], torch.Tensor] = {}  # so that tied weights are copied and saved once
 
-    ``copies``: by address and shape, so that tied weights are copied and saved once.
-    """
-    if isinstance(value, torch.Tensor):
+    def copy(value: Any) -> Any:
+        if isinstance(value, Batch):
+            return value.to(torch.device("cpu"))
+        if not isinstance(value, torch.Tensor):
+            return value
         place = value.data_ptr(), value.shape
         if place not in copies:
             empty = torch.empty_like(value, device="cpu", pin_memory=value.is_cuda)
             copies[place] = empty.copy_(value, non_blocking=True)
         return copies[place]
-    if isinstance(value, Batch):
-        return value.to(torch.device("cpu"))
-    if isinstance(value, Mapping):
-        return {key: _on_host(part, copies) for key, part in value.items()}
-    return type(value)(_on_host(part, copies) for part in value) if isinstance(value, list | tuple) else value
+
+    copied: dict[str, Any] = tree_map(copy, state)
+    return copied
 
 
 def load_newest(checkpoints: Path, parts: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -149,7 +145,7 @@ def load_newest(checkpoints: Path, parts: Mapping[str, Any]) -> dict[str, Any] |
 
 
 def load_state(folder: Path) -> dict[str, Any]:
-    """Load the state that `save_state` wrote into ``folder``, tensors on the CPU. UserError if it cannot be loaded."""
+    """The state in the checkpoint ``folder``, tensors on the CPU. UserError if it cannot be loaded."""
     try:
         with torch.serialization.safe_globals(SAVED_TYPES):
             state: dict[str, Any] = torch.load(folder / STATE, weights_only=True, map_location="cpu")
@@ -189,14 +185,6 @@ def make_room(checkpoints: Path) -> Path:
     return temporary
 
 
-def save_state(state: Mapping[str, Any], folder: Path) -> None:
-    """Write tensors, numbers and batches into the checkpoint ``folder``."""
-    try:
-        torch.save(dict(state), folder / STATE)
-    except RuntimeError as error:  # raised by torch when the disk is full
-        raise OSError(str(error)) from error
-
-
 def finish(temporary: Path, checkpoints: Path, step: int) -> None:
     """Write checksums, flush the temporary folder, rename it to that of its step, and remove older checkpoints."""
     folder = checkpoints / f"step{step:05d}"
@@ -218,10 +206,10 @@ def remove_old(checkpoints: Path, newest: int) -> None:
 
 @contextlib.contextmanager
 def explained(checkpoints: Path, step: int) -> Iterator[None]:
-    """Turn errors of writing, such as a full disk, into a UserError."""
+    """Turn errors of writing into a UserError."""
     try:
         yield
-    except OSError as error:
+    except (OSError, RuntimeError, SafetensorError) as error:  # a full disk is any of these
         shutil.rmtree(checkpoints / ".step", ignore_errors=True)
         raise UserError(
             f"{checkpoints / f'step{step:05d}'}: the checkpoint cannot be written: {error}. Older checkpoints are "

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,7 +18,7 @@ from ..errors import Stopped, UserError
 from ..files import model_folder
 from ..grading import open_grader
 from ..hub import pinned
-from ..model.device import compute_dtype, compute_name, device, device_errors, no_updates_yet, updates_are_made
+from ..model.device import compute_dtype, compute_name, device, memory_errors, updates_are_made
 from ..model.engine import open_engine
 from ..model.loading import merged
 from ..model.scoring import micro_batches, score_tokens
@@ -27,7 +26,7 @@ from ..model.vllm_engine import MAX_SEQUENCES
 from ..objective import Method, Sampler
 from ..paths import DataFolder, RunFolder
 from ..provenance import seed_of
-from ..records import FinalMetrics, MtpHeadsRecord, write_record
+from ..records import FinalMetrics
 from ..study.runs import Arm
 from ..study.schema import Study, Training
 from .batch import Batch, check_mismatch, minibatches_of_step, reads_engine, score
@@ -54,7 +53,7 @@ def train(
     """
     method, settings = arm.method, arm.training
     torch.set_num_threads(settings.threads)
-    with device_errors(settings):
+    with memory_errors(settings):
         policy = open_policy(start, pinned(study.model), method, settings, seed)
         with open_collector(study, arm, seed, policy, start, data) as (collector, validation):
             return train_policy(Run(policy, method, collector, validation, run, stop), policy)
@@ -66,17 +65,17 @@ def train_policy(run: Run, policy: Policy) -> FinalMetrics:
     saved = load_newest(folder.checkpoints, policy.parts)
     with run.started(saved) as state, Writer(folder.checkpoints) as checkpoints:
         if policy.heads is not None and saved is None:
-            warm_up_heads(policy, method, run.collector, folder)
+            warm_up_heads(policy, method, run.collector)
         for step in range(state.step, settings.steps):
             clock = Clock()
             held_out = run.validate(clock) if step % settings.validate_every == 0 else {}
-            batch, metrics = run.next_batch(clock)  # collected, graded and scored
             updates = []
-            with clock("update"):
-                for part in run.minibatches(batch):  # each further off-policy than the previous one
-                    state.totals["updates"] += 1
-                    policy.warm_up_rate(state.totals["updates"] / max(1, settings.warmup_updates))
-                    with failed_batch_saved(part, folder):
+            with run.errors_named():
+                batch, metrics = run.next_batch(clock)  # collected, graded and scored
+                with clock("update"):
+                    for part in run.minibatches(batch):  # each further off-policy than the previous one
+                        state.totals["updates"] += 1
+                        policy.warm_up_rate(state.totals["updates"] / max(1, settings.warmup_updates))
                         updates.append(update(policy, part, method, settings))
             reason = run.log_step(clock, metrics, updates, held_out)
             if reason or ((step + 1) % settings.checkpoint_every == 0 and step + 1 < settings.steps):
@@ -124,7 +123,6 @@ class Run:
     def started(self, saved: Mapping[str, Any] | None) -> Iterator[State]:
         """Context of the steps from the state in a checkpoint on, or from the first one, with records and progress."""
         settings, path, compute = self.settings, self.folder.path, compute_name(self.policy.model)
-        no_updates_yet()
         self.state = state = State(**saved) if saved is not None else State(compute=compute)
         state.waiting = [(batch and batch.to(device()), metrics) for batch, metrics in state.waiting]
         if state.compute != compute:  # `auto` depends on the machine
@@ -137,6 +135,14 @@ class Run:
         name, silent = f"{path.parent.name} {path.name}", not is_rank_0()
         with tqdm(desc=name, total=settings.steps, initial=state.step, disable=silent) as self.progress:
             yield state
+
+    @contextmanager
+    def errors_named(self) -> Iterator[None]:
+        """Context in which a UserError names the run and its step."""
+        try:
+            yield
+        except UserError as error:
+            raise UserError(f"{self.folder.path}: step {self.state.step}: {error}") from error
 
     def validate(self, clock: Clock) -> dict[str, float]:
         """Accuracy and mean length of one response per problem, with the same seeds in every call."""
@@ -162,10 +168,7 @@ class Run:
             if rollouts:
                 with clock("log_probs"):
                     batch, scored = score(rollouts, policy, self.method, settings, age)
-                try:
-                    check_mismatch(scored, policy.model, settings.max_mismatch)
-                except UserError as error:
-                    raise UserError(f"{self.folder.path}: step {state.step}: {error}") from error
+                check_mismatch(scored, policy.model, settings.max_mismatch)
                 metrics |= scored
             state.waiting.append((batch, metrics))
         return state.waiting.pop(0)
@@ -193,7 +196,7 @@ class Run:
         if settings.off_policy_steps:
             metrics["staleness"] = float(min(step, settings.off_policy_steps))  # steps since the batch was sampled
         append(self.folder.metrics, {"step": step, **metrics, **over_updates(updates), **held_out, **state.counts})
-        used = {**clock.report(int(tokens)), **gpu_use(), "total_seconds": state.totals["seconds"]}
+        used = {**clock.report(int(tokens)), "total_seconds": state.totals["seconds"]}
         append(self.folder.timings, {"step": step, **used})
         self.progress.set_postfix_str(f"accuracy {metrics['sampled_accuracy']:.2f}", refresh=False)
         self.progress.update()
@@ -258,17 +261,13 @@ def tokens_at_once(problems: list[Problem], renderer: PromptRenderer, settings: 
     return sequences * (2 * max(prompts) + settings.max_tokens)
 
 
-def warm_up_heads(policy: Policy, method: Method, collector: Collector, run: RunFolder) -> None:
-    """Train the prediction heads by cross-entropy on samples of the policy, which is not changed; writes their record.
+def warm_up_heads(policy: Policy, method: Method, collector: Collector) -> list[float]:
+    """Train the prediction heads by cross-entropy on samples of the policy, which is not changed.
 
-    Prompts and sampling seeds are separate from those of training.
+    Prompts and sampling seeds are separate from those of training. Returns the loss of each optimizer step, in nats per
+    response token, summed over heads.
     """
-    started, seed, settings, heads = (
-        time.perf_counter(),
-        seed_of("heads", collector.seed),
-        collector.settings,
-        policy.heads,
-    )
+    seed, settings, heads = seed_of("heads", collector.seed), collector.settings, policy.heads
     assert heads is not None
     stream, plain = PromptStream(collector.stream.problems, seed), Sampler(dynamic=False)
     collector = replace(collector, stream=stream, sampler=plain, seed=seed)
@@ -278,29 +277,13 @@ def warm_up_heads(policy: Policy, method: Method, collector: Collector, run: Run
         rollouts, _ = collector.collect(policy.model, number * settings.prompts_per_step, Clock())
         for rows in micro_batches(rollouts, settings.micro_batch_tokens):  # each is an optimizer step of its own
             part = [rollouts[row] for row in rows]
-            tokens = sum(len(rollout.ids) for rollout in part)
             loss = score_tokens(policy.model, part, settings.temperature, heads=heads).future_loss
             assert loss is not None
             optimizer.zero_grad(set_to_none=True)
-            (loss / tokens).backward()
+            (mean := loss / sum(len(rollout.ids) for rollout in part)).backward()
             optimizer.step()
-            losses.append(loss.item() / tokens)
-    parameters = sum(p.numel() for p in heads.parameters())
-    seconds = time.perf_counter() - started
-    write_record(run.mtp_heads, MtpHeadsRecord(losses=losses, seconds=seconds, parameters=parameters))
-
-
-@contextmanager
-def failed_batch_saved(batch: Batch, run: RunFolder) -> Iterator[None]:
-    """Save the batch if its update raises a UserError, for inspection."""
-    try:
-        yield
-    except UserError as error:
-        ids = [(rollout.prompt, rollout.ids) for rollout in batch.rollouts]
-        torch.save({"ids": ids, "mask": batch.tokens.mask, "advantages": batch.tokens.advantages}, run.failed_batch)
-        raise UserError(
-            f"{run.path}: {error} The batch is saved in {run.failed_batch}; a lower learning rate or a clip may help."
-        ) from error
+            losses.append(mean.item())
+    return losses
 
 
 def over_updates(updates: list[dict[str, float]]) -> dict[str, float]:
@@ -309,17 +292,3 @@ def over_updates(updates: list[dict[str, float]]) -> dict[str, float]:
         return {}
     columns = {name: [u[name] for u in updates] for name in updates[0]}
     return {name: max(v) if name.endswith("_max") else sum(v) / len(v) for name, v in columns.items()}
-
-
-def gpu_use() -> dict[str, float]:
-    """Largest memory in use so far and current utilisation of the GPU, under MLflow's names; empty without a GPU.
-
-    The utilisation needs the package nvidia-ml-py, and a driver that knows it; without them it is left out.
-    """
-    if not torch.cuda.is_available():
-        return {}
-    number = torch.cuda.current_device()
-    use = {f"system/gpu_{number}_memory_usage_megabytes": torch.cuda.max_memory_allocated() / 2**20}
-    with suppress(Exception):  # errors of pynvml, such as "not supported" on a MIG device
-        use[f"system/gpu_{number}_utilization_percentage"] = float(torch.cuda.utilization())
-    return use

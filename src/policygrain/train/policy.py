@@ -243,8 +243,10 @@ def fixed_order() -> Iterator[None]:
 def check_step(metrics: dict[str, float], may_overflow: bool = False) -> None:
     """UserError if the gradient of a step is not finite, except for an overflow that the scaler handles."""
     if not math.isfinite(metrics["gradient_norm"]) and not may_overflow:
-        values = f"(loss {metrics['loss']}, largest ratio {metrics['ratio_max']:.3g})"
-        raise UserError(f"the gradient is not finite {values}.")
+        raise UserError(
+            f"the gradient is not finite (loss {metrics['loss']}, largest ratio {metrics['ratio_max']:.3g}); a lower "
+            "learning rate or a clip may help."
+        )
 
 
 def step_context(policy: ScoredPolicy, batch: Batch, method: Method, settings: Training) -> StepTotals:

@@ -6,9 +6,7 @@ The run then saves a checkpoint, so that the steps since the last periodic check
 from __future__ import annotations
 
 import os
-import re
 import signal
-import subprocess
 import time
 from types import FrameType
 from typing import Any
@@ -56,28 +54,7 @@ class Stop:
 
 def deadline(minutes: float | None = None) -> float | None:
     """The deadline as a time of `time.monotonic`: in ``minutes``, else the end of this SLURM job, else None."""
-    left = minutes * 60 if minutes is not None else _job_seconds_left()
-    return None if left is None else time.monotonic() + left
-
-
-def _job_seconds_left() -> float | None:
-    """From the environment, else from `squeue`; None outside a job, without a limit, or if `squeue` fails."""
-    if (end := os.environ.get("SLURM_JOB_END_TIME", "")).isdecimal():
-        return int(end) - time.time()
-    if "SLURM_JOB_ID" not in os.environ:
-        return None
-    command = ["squeue", "--noheader", "--job", os.environ["SLURM_JOB_ID"], "--format=%L"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return parse_time_left(done.stdout.strip())
-
-
-def parse_time_left(text: str) -> float | None:
-    """SLURM's `[[[days-]hours:]minutes:]seconds` in seconds; None for UNLIMITED and the like."""
-    match = re.fullmatch(r"(?:(?:(?:(\d+)-)?(\d+):)?(\d+):)?(\d+)", text)
-    if match is None:
-        return None
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+    if minutes is not None:
+        return time.monotonic() + minutes * 60
+    end = os.environ.get("SLURM_JOB_END_TIME")
+    return None if end is None else time.monotonic() + int(end) - time.time()

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from datasets import Dataset
-from safetensors import SafetensorError
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PrinterCallback, Trainer, TrainerCallback
@@ -29,16 +28,16 @@ from ..clock import Clock
 from ..errors import Stopped, UserError
 from ..hub import pinned
 from ..model.attention import to_device
-from ..model.device import compute_name, device, device_errors
+from ..model.device import compute_name, device, memory_errors
 from ..model.loading import has_adapter, load_adapter
 from ..model.rollout import Rollout
 from ..model.scoring import TokenScores
 from ..objective.loss import merge_metrics
 from ..train.batch import Batch, width_of
-from ..train.checkpoint import explained, finish, flush_logs, load_state, make_room, newest_complete, save_state
-from ..train.loop import Run, failed_batch_saved, open_collector
+from ..train.checkpoint import STATE, explained, finish, flush_logs, load_state, make_room, newest_complete
+from ..train.loop import Run, open_collector
 from ..train.policy import ScoredPolicy, check_step, make_optimizer, on_device, open_models, step_context
-from ..train.ranks import gather, is_rank_0, on_rank_0, ranks, sum_over_ranks
+from ..train.ranks import gather, on_rank_0, ranks, sum_over_ranks
 from .check import TRL
 
 if TYPE_CHECKING:
@@ -62,10 +61,10 @@ def train(
     torch.set_num_threads(settings.threads)
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     sharded = is_sharded(settings)
-    with device_errors(settings):
+    with memory_errors(settings):
         host = torch.device("cpu") if sharded else None  # FSDP moves each process's shards to its GPU
         policy = TrlPolicy(*open_models(start, spec, settings, seed, place=host, with_reference=not sharded))
-    with device_errors(settings), open_collector(study, arm, seed, policy, start, data) as (collector, validation):
+    with memory_errors(settings), open_collector(study, arm, seed, policy, start, data) as (collector, validation):
         steps = Run(policy, method, collector, validation, run, stop)
         resumed = on_rank_0(lambda: newest_complete(run.checkpoints))
         compute = compute_name(policy.model)
@@ -247,7 +246,7 @@ class StudyTrainer(GRPOTrainer):
                 "learning_rate": self.optimizer.param_groups[0]["lr"],
             }
             metrics, scaler = merge_metrics(gather(self._parts)) | rates, self.accelerator.scaler
-            with failed_batch_saved(batch, self.study.folder) if is_rank_0() else contextlib.nullcontext():
+            with self.study.errors_named():
                 check_step(metrics, may_overflow=scaler is not None and scaler.get_scale() > 1)
             self._updates.append(metrics)
             self.study.state.totals["updates"] += 1
@@ -273,14 +272,11 @@ class StudyTrainer(GRPOTrainer):
         checkpoints, step = self.study.folder.checkpoints, self.study.state.step
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         with explained(checkpoints, step):
-            try:
-                Trainer._save_checkpoint(self, model, trial)  # GRPOTrainer's also writes a model card
-            except (RuntimeError, SafetensorError) as error:  # raised when the disk is full
-                raise OSError(str(error)) from error
+            Trainer._save_checkpoint(self, model, trial)  # GRPOTrainer's also writes a model card
             self.accelerator.wait_for_everyone()
 
             def end() -> None:
-                save_state(vars(self.study.state), folder)
+                torch.save(vars(self.study.state), folder / STATE)
                 finish(folder, checkpoints, step)
 
             on_rank_0(end)

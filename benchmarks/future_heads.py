@@ -36,7 +36,7 @@ from policygrain.objective import Method, method
 from policygrain.study.schema import Prompt, TinyModel, Training, WarmStart
 from policygrain.train.batch import minibatches, score
 from policygrain.train.loop import warm_up_heads
-from policygrain.train.policy import Policy, build_heads, make_optimizer, make_scaler, update
+from policygrain.train.policy import Policy, build_heads, make_optimizer, update
 from policygrain.train.rollouts import Collector, PromptStream
 
 SETTINGS = Training(prompts_per_step=12, group=8, updates_per_batch=4, max_tokens=112, threads=1)
@@ -50,7 +50,7 @@ def one_step(chosen: Method, start: Policy, rollouts: list[Rollout]) -> float:
     """Seconds of scoring a batch and making its updates, on a copy of the policy."""
     model, heads = copy.deepcopy(start.model), copy.deepcopy(start.heads) if chosen.n_mtp_heads else None
     optimizer = make_optimizer(model, heads, chosen, SETTINGS)
-    policy = Policy(model, start.tokenizer, start.reference, heads, optimizer, make_scaler(SETTINGS))
+    policy = Policy(model, start.tokenizer, start.reference, heads, optimizer)
     begin = time.perf_counter()
     batch, _ = score(rollouts, policy, chosen, SETTINGS)
     for rows in minibatches(SETTINGS.prompts_per_step, SETTINGS.group, SETTINGS.updates_per_batch, seed=0):
@@ -82,7 +82,7 @@ def main() -> None:
         heads = build_heads(policy_model, foreseen, 0)
         assert heads is not None
         optimizer = make_optimizer(policy_model, heads, foreseen, SETTINGS)
-        policy = Policy(policy_model, tokenizer, reference, heads, optimizer, make_scaler(SETTINGS))
+        policy = Policy(policy_model, tokenizer, reference, heads, optimizer)
         begin = time.perf_counter()
         losses = warm_up_heads(policy, foreseen, collector)
         warm_up_seconds = time.perf_counter() - begin

@@ -66,7 +66,7 @@ from policygrain.study.schema import Model, Prompt
 from policygrain.train import policy as updates
 from policygrain.train.batch import minibatches, score
 from policygrain.train.loop import Run, tokens_at_once, train_policy
-from policygrain.train.policy import Policy, make_optimizer, make_scaler, open_policy
+from policygrain.train.policy import Policy, make_optimizer, open_policy
 from policygrain.train.rollouts import Collector, PromptStream
 
 COUNTED, CACHE_GIB = 6, 12  # steps; GiB of TRL's engine when it is tuned: weights, activations, and a cache like ours
@@ -250,7 +250,7 @@ def published(device: str) -> dict[str, Any]:
     settings, chosen = work.settings(device, "transformers", 1), method("grpo")
     tokenizer = type("Tokenizer", (), {"pad_token_id": 0})()
     optimizer = make_optimizer(model.train(), None, chosen, settings)
-    policy = Policy(model, tokenizer, model, None, optimizer, make_scaler(settings))
+    policy = Policy(model, tokenizer, model, None, optimizer)
     batch, _ = score(made_up(work, model.config.vocab_size), policy, chosen, settings)
     seconds = []
     for _ in range(6):

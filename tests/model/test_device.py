@@ -115,11 +115,10 @@ def test_a_processor_is_asked_for_bfloat16(name, fast, monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {name: True})
     assert has_fast_bfloat16() is fast
     assert resolve_compute("auto") == (torch.bfloat16 if fast else torch.float32)
-    for dtype in ("float32", "bfloat16", "float16"):
+    for dtype in ("float32", "bfloat16"):
         assert resolve_compute(dtype) == getattr(torch, dtype)
     # Passes are not more precise than the weights.
     assert resolve_compute("float32", "bfloat16") == torch.bfloat16
-    assert resolve_compute("float16", "float32") == resolve_compute("float16", "bfloat16") == torch.float16
 
 
 def test_passes_are_in_that_precision_and_log_probabilities_in_float32(made):
@@ -153,9 +152,9 @@ def test_a_gpu_without_bfloat16_is_one_message(monkeypatch):
     monkeypatch.setattr(module, "device", lambda: torch.device("cuda", 0))
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: False)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla T4")
-    with pytest.raises(UserError, match=r"training\.compute: Tesla T4 has no bfloat16\. Set it to float16 or float32"):
+    with pytest.raises(UserError, match=r"training\.compute: Tesla T4 has no bfloat16\. Set it to float32"):
         resolve_compute("bfloat16")
-    assert resolve_compute("auto") == torch.float32 and resolve_compute("float16") == torch.float16
+    assert resolve_compute("auto") == torch.float32
 
 
 def test_the_context_length_of_a_nested_text_configuration(tmp_path):

@@ -15,7 +15,7 @@ from policygrain.objective.batch import TokenBatch
 from policygrain.study import Study
 from policygrain.study.schema import Model
 from policygrain.train.batch import Batch, minibatches
-from policygrain.train.policy import Policy, build_heads, make_scaler, open_policy, update
+from policygrain.train.policy import Policy, build_heads, open_policy, update
 
 from ..support.batches import METHODS
 from ..support.small import small_study, train_small
@@ -31,7 +31,7 @@ def gradient_of(start: Path, name: str, batch: Batch, budget: int) -> tuple[torc
     parameters = [*model.parameters(), *(heads.parameters() if heads else ())]
     before = torch.cat([p.detach().flatten().clone() for p in parameters])
     sgd = torch.optim.SGD(parameters, lr=1.0)
-    metrics = update(Policy(model, None, None, heads, sgd, make_scaler(settings)), batch, chosen, settings)
+    metrics = update(Policy(model, None, None, heads, sgd), batch, chosen, settings)
     after = torch.cat([p.detach().flatten() for p in parameters])
     return before - after, metrics
 

@@ -104,7 +104,7 @@ def resolve_compute(compute: str, weights: str = "float32") -> torch.dtype:
     requested: torch.dtype = getattr(torch, compute)
     if requested == torch.bfloat16 and device().type == "cuda" and not has_fast_bfloat16():
         raise UserError(
-            f"training.compute: {torch.cuda.get_device_name()} has no bfloat16. Set it to float16 or float32, or auto."
+            f"training.compute: {torch.cuda.get_device_name()} has no bfloat16. Set it to float32, or auto."
         )
     held: torch.dtype = getattr(torch, weights)
     return held if torch.finfo(requested).bits > torch.finfo(held).bits else requested

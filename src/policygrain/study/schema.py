@@ -442,7 +442,7 @@ class Training(Section):
         NOTHING,
         None,
         "the run stops if the log-probabilities of trainer and engine differ by more than this on average, "
-        "in nats per token; null: 0.01 in float32, 0.02 in float16, 0.1 in bfloat16",
+        "in nats per token; null: 0.01 in float32, 0.1 in bfloat16",
         gt=0,
         le=10,
     )
@@ -458,7 +458,7 @@ class Training(Section):
         "engine recorded, which saves a forward pass over most of the batch; the trainer then scores a quarter of it, "
         "to compare both (`max_mismatch`), or all where the method reads entropies or prediction heads",
     )
-    compute: Literal["float32", "bfloat16", "float16", "auto"] = key(
+    compute: Literal["float32", "bfloat16", "auto"] = key(
         "run",
         "float32",
         "data type of the forward and backward passes, and of the engine's weights in training; weights, "

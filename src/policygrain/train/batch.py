@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # The largest mean difference, in nats per token, between two correct implementations: 1e-5 was measured in float32 and
 # 0.01 in bfloat16; an engine that missed one update differs by 0.005, one with half of the weights by about 1.
-ROUNDING = {torch.float32: 0.01, torch.float16: 0.02, torch.bfloat16: 0.1}
+ROUNDING = {torch.float32: 0.01, torch.bfloat16: 0.1}
 
 
 @dataclass(frozen=True)

@@ -48,16 +48,15 @@ class ScoredPolicy:
 
 @dataclass
 class Policy(ScoredPolicy):
-    """The policy with prediction heads, optimizer and gradient scaler, for the loop of this package."""
+    """The policy with prediction heads and optimizer, for the loop of this package."""
 
     heads: MTPHeads | None  # None if the ratio of the method needs none
     optimizer: torch.optim.Optimizer
-    scaler: torch.amp.GradScaler
 
     @property
     def parts(self) -> dict[str, Any]:
         """The parts with a state that training changes, by name: the content of a checkpoint."""
-        parts = {"model": self.model, "heads": self.heads, "optimizer": self.optimizer, "scaler": self.scaler}
+        parts = {"model": self.model, "heads": self.heads, "optimizer": self.optimizer}
         return {name: part for name, part in parts.items() if part is not None}
 
     def score(self, rollouts: Sequence[Rollout], settings: Training) -> TokenScores:
@@ -76,8 +75,7 @@ def open_policy(start: str, spec: Model, method: Method, settings: Training, see
     if settings.activation_checkpointing:
         recompute_layers(model)
     heads = build_heads(model, method, seed)
-    optimizer = make_optimizer(model, heads, method, settings)
-    return Policy(model, tokenizer, reference, heads, optimizer, make_scaler(settings))
+    return Policy(model, tokenizer, reference, heads, make_optimizer(model, heads, method, settings))
 
 
 def open_models(
@@ -138,11 +136,6 @@ def make_optimizer(
     return optimizer
 
 
-def make_scaler(settings: Training) -> torch.amp.GradScaler:
-    """The gradient scaler against underflow in float16; it is disabled for other data types."""
-    return torch.amp.GradScaler(device().type, enabled=settings.compute == "float16")
-
-
 def score_rollouts(
     model: PreTrainedModel, rollouts: Sequence[Rollout], settings: Training, heads: MTPHeads | None = None
 ) -> TokenScores:
@@ -189,7 +182,7 @@ def update(policy: Policy, batch: Batch, method: Method, settings: Training) -> 
 
     UserError, and no step, if the gradient is not finite. The result is the same for all divisions into micro-batches.
     """
-    model, heads, optimizer, scaler = policy.model, policy.heads, policy.optimizer, policy.scaler
+    model, heads, optimizer = policy.model, policy.heads, policy.optimizer
     optimizer.zero_grad(set_to_none=True)
     whole = step_context(policy, batch, method, settings)
     entropy_gradient = "entropy_gradient" in method.needs
@@ -206,9 +199,8 @@ def update(policy: Policy, batch: Batch, method: Method, settings: Training) -> 
             loss = loss + method.mtp_heads.loss_weight * future_loss
             future_losses.append(future_loss.detach())
         with fixed_order():
-            scaler.scale(loss).backward()
+            loss.backward()
         outputs.append(out)
-    scaler.unscale_(optimizer)
     if heads is not None:
         torch.nn.utils.clip_grad_norm_(heads.parameters(), settings.max_grad_norm)
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm).item()
@@ -217,10 +209,8 @@ def update(policy: Policy, batch: Batch, method: Method, settings: Training) -> 
     if future_losses:
         metrics["future_loss"] = sum(x.item() for x in future_losses)
     metrics |= {"gradient_norm": norm, "learning_rate": optimizer.param_groups[0]["lr"]}
-    # In float16 a gradient may overflow: the scaler then skips the step and scales the next loss by less.
-    check_step(metrics, may_overflow=scaler.get_scale() > 1)
-    scaler.step(optimizer)
-    scaler.update()
+    check_step(metrics)
+    optimizer.step()
     optimizer.zero_grad(set_to_none=True)  # frees memory for a colocated engine
     return metrics
 
@@ -240,9 +230,9 @@ def fixed_order() -> Iterator[None]:
         torch.use_deterministic_algorithms(False)
 
 
-def check_step(metrics: dict[str, float], may_overflow: bool = False) -> None:
-    """UserError if the gradient of a step is not finite, except for an overflow that the scaler handles."""
-    if not math.isfinite(metrics["gradient_norm"]) and not may_overflow:
+def check_step(metrics: dict[str, float]) -> None:
+    """UserError if the gradient of a step is not finite."""
+    if not math.isfinite(metrics["gradient_norm"]):
         raise UserError(
             f"the gradient is not finite (loss {metrics['loss']}, largest ratio {metrics['ratio_max']:.3g}); a lower "
             "learning rate or a clip may help."

@@ -245,9 +245,9 @@ class StudyTrainer(GRPOTrainer):
                 "gradient_norm": math.nan if norm is None else float(norm),
                 "learning_rate": self.optimizer.param_groups[0]["lr"],
             }
-            metrics, scaler = merge_metrics(gather(self._parts)) | rates, self.accelerator.scaler
+            metrics = merge_metrics(gather(self._parts)) | rates
             with self.study.errors_named():
-                check_step(metrics, may_overflow=scaler is not None and scaler.get_scale() > 1)
+                check_step(metrics)
             self._updates.append(metrics)
             self.study.state.totals["updates"] += 1
         return norm
@@ -322,7 +322,6 @@ def grpo_config(settings: Training, out: Path, *, half: str | None, loads_refere
         "output_dir": str(out),
         "use_cpu": not gpu,
         "bf16": half == "bfloat16",
-        "fp16": half == "float16",
         "adam_beta1": settings.betas[0],
         "adam_beta2": settings.betas[1],
         "steps_per_generation": settings.updates_of_batch,

@@ -35,11 +35,10 @@ if TYPE_CHECKING:
 
 
 class Saved(NamedTuple):
-    """A copy of the state that updates change: trained weights, optimizer state and gradient scaler."""
+    """A copy of the state that updates change: trained weights and optimizer state."""
 
     weights: list[Tensor]
     optimizer: dict[str, Any]
-    scaler: dict[str, Any]
 
 
 class Pool(NamedTuple):
@@ -137,18 +136,17 @@ class MeasuredPolicy:
         return sum(o == "correct" for o in outcomes) / len(outcomes)
 
     def save(self) -> Saved:
-        """A copy of weights, optimizer state and scaler."""
+        """A copy of weights and optimizer state."""
         optimizer = copy.deepcopy(self.policy.optimizer.state_dict())
-        return Saved([p.detach().clone() for p in self.parameters], optimizer, self.policy.scaler.state_dict())
+        return Saved([p.detach().clone() for p in self.parameters], optimizer)
 
     def restore(self, saved: Saved) -> None:
-        """Set weights, optimizer state and scaler to a copy that `save` made."""
+        """Set weights and optimizer state to a copy that `save` made."""
         with torch.no_grad():
             for parameter, value in zip(self.parameters, saved.weights, strict=True):
                 parameter.copy_(value)
         # The optimizer keeps the tensors that it loads and would change those of the copy.
         self.policy.optimizer.load_state_dict(copy.deepcopy(saved.optimizer))
-        self.policy.scaler.load_state_dict(saved.scaler)
 
     def _collector(self, stream: PromptStream, seed: int, prompts: int) -> Collector:
         settings = self.settings.model_copy(update={"prompts_per_step": prompts})

@@ -39,15 +39,14 @@ def two_checkpoints(folder: Path) -> None:
 
 def loaded(folder: Path) -> dict[str, Any] | None:
     """The counters of the newest checkpoint, whose weights are loaded with them."""
-    part = torch.nn.Linear(8, 4)
-    counters = checkpoint.load_newest(folder, {"model": part})
-    assert counters is None or part.weight.eq(counters["step"]).all()
-    return counters
+    _, state = checkpoint.load_newest(folder)
+    assert state is None or state.pop("model")["weight"].eq(state["step"]).all()
+    return state
 
 
 def test_a_torn_checkpoint_is_passed_over_with_a_message(tmp_path, capfd):
     """Cut or changed at any byte of any of its files, or without one of them. The two newest are kept."""
-    (tmp_path / ".step00004").mkdir()  # what a killed process leaves
+    (tmp_path / ".step").mkdir()  # what a killed process leaves
     two_checkpoints(tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step00002", "step00003"]
     newest = tmp_path / "step00003"
@@ -80,7 +79,7 @@ def test_an_error_of_writing_is_raised_by_the_next_call(tmp_path):
 def test_a_state_that_has_no_room_in_memory_twice_is_written_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "_available_memory", lambda: 0)
     checkpoint.Writer(tmp_path).save(1, {"model": torch.nn.Linear(8, 4)}, {"step": 1})
-    assert checkpoint.load_newest(tmp_path, {"model": torch.nn.Linear(8, 4)}) == {"step": 1}
+    assert checkpoint.load_newest(tmp_path)[0] == tmp_path / "step00001"
 
 
 def test_tied_weights_are_saved_once(tmp_path):
@@ -155,32 +154,29 @@ def test_a_batch_job_waits_until_its_predecessor_is_gone(tmp_path, monkeypatch):
 
 
 LINES = [f'{{"step": {step}, "x": {step / 4}}}\n'.encode() for step in range(4)]
-OTHERS = [b"\n", b"7\n", b"[]\n", b"{}\n", b"[" * 100_000 + b"\n", b'{"step": 1, "x": "\xff"}\n', LINES[2][:9], *LINES]
-OTHERS += ['{"step": 1}'.encode("utf-16-le") + b"\n"]
+OTHERS = [b"7\n", b"[]\n", b"{}\n", b"[" * 100_000 + b"\n", b'{"step": 1, "x": "\xff"}\n', LINES[2][:9], *LINES]
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "timings.jsonl"])
 @given(right=st.integers(0, 3), rest=st.lists(st.sampled_from(OTHERS), max_size=4))
-def test_lines_before_the_checkpoint_are_kept_and_one_that_is_lost_is_named(name, right, rest):
+def test_lines_before_the_checkpoint_are_kept_and_a_lost_one_is_an_error(name, right, rest):
     """A file of some lines as they were and other lines; what follows the checkpoint is replaced whatever it is."""
     same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip([*LINES[:right], *rest], LINES[:3], strict=False))
-    count, content = len([*same]), b"".join([*LINES[:right], *rest])
+    whole, content = len([*same]) == 3, b"".join([*LINES[:right], *rest])
     with TemporaryDirectory() as folder:
         run = RunFolder(Path(folder))
         for path in (run.metrics, run.timings):
             path.write_bytes(b"".join(LINES).rstrip(b"\n"))
         (run.path / name).write_bytes(content)
-        if count == 3:
+        if whole:
             resume_logs(run, 3)
             assert run.metrics.read_bytes() == run.timings.read_bytes() == b"".join(LINES[:3])
         else:
-            with pytest.raises(
-                UserError, match=rf"{name}: line {count + 1} is not step {count}, .*checkpoint of step 3"
-            ):
+            with pytest.raises(UserError, match=rf"{name}[:,] .*Remove the folder"):
                 resume_logs(run, 3)
             assert (run.path / name).read_bytes() == content, "nothing is changed"
             (run.path / name).unlink()
-            with pytest.raises(UserError, match=rf"{name}: line 1 is not step 0"):
+            with pytest.raises(UserError, match=rf"{name}: .*checkpoint"):
                 resume_logs(run, 3)
         resume_logs(run, 0)
         assert run.metrics.read_bytes() == run.timings.read_bytes() == b"", "without a checkpoint they begin anew"

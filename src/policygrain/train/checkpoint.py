@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import functools
+import itertools
 import json
 import math
 import os
 import pickle
 import shutil
 import sys
-import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from .. import digests
 from ..errors import UserError
-from ..files import atomic_text, flush, lock
+from ..files import atomic_text, flush, json_lines, lock
 from ..model.rollout import Rollout
 from ..objective.batch import TokenBatch
 from ..paths import RunFolder
@@ -31,7 +31,7 @@ from .ranks import is_rank_0, on_rank_0
 KEEP = 2
 WAIT_IN_JOBS = 120.0  # seconds; schedulers kill a job about 30 seconds after its termination signal
 SAVED_TYPES: list[Any] = [Batch, Rollout, TokenBatch]  # the only types, besides tensors and numbers, of a checkpoint
-STATE, MARK = "state.pt", "sha256"  # MARK has the format of `sha256sum` and is written last
+TEMPORARY, STATE, MARK = ".step", "state.pt", "sha256"  # MARK has the format of `sha256sum` and is written last
 
 
 @contextlib.contextmanager
@@ -56,18 +56,16 @@ class Writer:
     """
 
     def __init__(self, checkpoints: Path) -> None:
-        self.checkpoints = checkpoints
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
+        self.checkpoints, self._thread = checkpoints, ThreadPoolExecutor(1, "checkpoint")
+        self._written: Future[None] | None = None
 
     def __enter__(self) -> Writer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._thread.shutdown()
         if kind is None:
             self.wait()
-        elif self._thread is not None:  # an error that is raised already is shown
-            self._thread.join()
 
     def save(self, step: int, parts: Mapping[str, Any], counters: Mapping[str, Any]) -> None:
         """Copy the state of ``parts``, objects with a `state_dict`, and write it as the folder `stepNNNNN`.
@@ -79,30 +77,21 @@ class Writer:
         size = sum(value.nbytes for value in tree_leaves(state) if isinstance(value, torch.Tensor))
         if 2 * size > _available_memory():  # pinned memory is taken in powers of two
             self._write(step, state)
-            self.wait()
             return
         state = _on_host(state)
         if torch.cuda.is_available():
             torch.cuda.synchronize()  # the copies are complete before an update changes what they copy
-        self._thread = threading.Thread(target=self._write, args=(step, state), name="checkpoint")
-        self._thread.start()
+        self._written = self._thread.submit(self._write, step, state)
 
     def wait(self) -> None:
         """Until the last checkpoint is complete. Raises the error if it could not be written, usually a UserError."""
-        if self._thread is not None:
-            self._thread.join()
-        self._thread, error, self._error = None, self._error, None
-        if error is not None:
-            raise error
+        written, self._written = self._written, None
+        if written is not None:
+            written.result()
 
     def _write(self, step: int, state: dict[str, Any]) -> None:
-        try:
-            with explained(self.checkpoints, step):
-                temporary = make_room(self.checkpoints)
-                torch.save(state, temporary / STATE)
-                finish(temporary, self.checkpoints, step)
-        except BaseException as error:
-            self._error = error
+        with completed(self.checkpoints / TEMPORARY, self.checkpoints, step):
+            torch.save(state, make_room(self.checkpoints) / STATE)
 
 
 def _available_memory() -> int:
@@ -130,44 +119,32 @@ def _on_host(state: dict[str, Any]) -> dict[str, Any]:
     return copied
 
 
-def load_newest(checkpoints: Path, parts: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Load the newest complete checkpoint into ``parts`` and return its counters; None if there is none.
+def load_newest(checkpoints: Path) -> tuple[Path | None, dict[str, Any] | None]:
+    """The folder of the newest complete checkpoint and the state in it, tensors on the CPU; None if there is none.
 
-    Incomplete checkpoints are skipped with a message.
+    Those whose files do not match their checksums are skipped with a message. UserError if it cannot be loaded.
     """
-    folder = newest_complete(checkpoints)
-    if folder is None:
-        return None
-    state = load_state(folder)
-    for name, part in parts.items():
-        part.load_state_dict(state.pop(name))
-    return state
-
-
-def load_state(folder: Path) -> dict[str, Any]:
-    """The state in the checkpoint ``folder``, tensors on the CPU. UserError if it cannot be loaded."""
-    try:
-        with torch.serialization.safe_globals(SAVED_TYPES):
-            state: dict[str, Any] = torch.load(folder / STATE, weights_only=True, map_location="cpu")
-    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, FileNotFoundError) as error:
-        # torch's own message recommends to load the file without this check.
-        raise UserError(
-            f"{folder / STATE}: this checkpoint cannot be loaded: it is damaged, or contains objects other than "
-            f"tensors, numbers and batches, which could execute code. Remove {folder}; the run then continues from the "
-            "checkpoint before it."
-        ) from error
-    return state
-
-
-def newest_complete(checkpoints: Path) -> Path | None:
-    """The newest checkpoint whose files match their checksums; others are skipped with a message."""
     for folder in sorted(checkpoints.glob("step*"), reverse=True):
         with contextlib.suppress(OSError):
             sums = (folder / MARK).read_bytes()
             if sums and sums == _checksums(folder).encode():
-                return folder
+                return folder, _load(folder / STATE)
         print(f"{folder}: skipped, its content does not match its checksums.", file=sys.stderr)
-    return None
+    return None, None
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        with torch.serialization.safe_globals(SAVED_TYPES):
+            state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
+    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError) as error:
+        # torch's own message recommends to load the file without this check.
+        raise UserError(
+            f"{path}: this checkpoint cannot be loaded: it is damaged, or contains objects other than tensors, numbers "
+            f"and batches, which could execute code. Remove {path.parent}; the run then continues from the checkpoint "
+            "before it."
+        ) from error
+    return state
 
 
 def _checksums(folder: Path) -> str:
@@ -178,23 +155,36 @@ def _checksums(folder: Path) -> str:
 
 def make_room(checkpoints: Path) -> Path:
     """A new folder for the files of a checkpoint; temporary folders of killed processes are removed."""
-    for stale in checkpoints.glob(".step*"):
-        shutil.rmtree(stale, ignore_errors=True)
-    temporary = checkpoints / ".step"
+    temporary = checkpoints / TEMPORARY
+    shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     return temporary
 
 
-def finish(temporary: Path, checkpoints: Path, step: int) -> None:
-    """Write checksums, flush the temporary folder, rename it to that of its step, and remove older checkpoints."""
+@contextlib.contextmanager
+def completed(temporary: Path, checkpoints: Path, step: int) -> Iterator[None]:
+    """Context in which all ranks write files of a checkpoint into the folder ``temporary``.
+
+    At its end the folder gets checksums, is flushed to disk and renamed to that of its step; the two newest checkpoints
+    are kept. UserError if something cannot be written.
+    """
     folder = checkpoints / f"step{step:05d}"
-    (temporary / MARK).write_text(_checksums(temporary))
-    for path in (*(path for path in temporary.rglob("*") if path.is_file()), temporary):
-        flush(path)
-    shutil.rmtree(folder, ignore_errors=True)
-    temporary.rename(folder)
-    flush(checkpoints)
-    remove_old(checkpoints, KEEP)
+
+    def finish() -> None:
+        (temporary / MARK).write_text(_checksums(temporary))
+        for path in (*(path for path in temporary.rglob("*") if path.is_file()), temporary):
+            flush(path)
+        shutil.rmtree(folder, ignore_errors=True)
+        temporary.rename(folder)
+        flush(checkpoints)
+        remove_old(checkpoints, KEEP)
+
+    try:
+        yield
+        on_rank_0(finish)
+    except (OSError, RuntimeError, SafetensorError) as error:  # a full disk is any of these
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise UserError(f"{folder}: the checkpoint cannot be written: {error}. Older ones are unchanged.") from error
 
 
 def remove_old(checkpoints: Path, newest: int) -> None:
@@ -204,33 +194,26 @@ def remove_old(checkpoints: Path, newest: int) -> None:
         shutil.rmtree(old, ignore_errors=True)
 
 
-@contextlib.contextmanager
-def explained(checkpoints: Path, step: int) -> Iterator[None]:
-    """Turn errors of writing into a UserError."""
-    try:
-        yield
-    except (OSError, RuntimeError, SafetensorError) as error:  # a full disk is any of these
-        shutil.rmtree(checkpoints / ".step", ignore_errors=True)
-        raise UserError(
-            f"{checkpoints / f'step{step:05d}'}: the checkpoint cannot be written: {error}. Older checkpoints are "
-            "unchanged."
-        ) from error
-
-
 def resume_logs(run: RunFolder, step: int) -> None:
-    """Keep the lines of the steps before ``step``. UserError if one is missing.
+    """Keep the lines of the steps before ``step``, by rank 0. UserError if one is missing.
 
     `metrics.jsonl` has a line per step that the seed determines, `timings.jsonl` one that is not reproducible.
     """
+    if not is_rank_0():
+        return
+    remedy = f"Remove the folder {run.path} to train the run from its beginning."
     for path in (run.metrics, run.timings):
-        on_rank_0(functools.partial(_truncate, path, step))
+        rows = [row for _, row in itertools.islice(json_lines(path, remedy), step)] if path.exists() else []
+        if [row.get("step") for row in rows] != [*range(step)]:
+            raise UserError(f"{path}: has not a line for each step before its checkpoint, of step {step}. {remedy}")
+        atomic_text(path, "".join(map(line, rows)))
 
 
 def flush_logs(run: RunFolder) -> None:
     """Flush both files to disk, before a checkpoint is written."""
-    for path in (run.metrics, run.timings):
-        if is_rank_0() and path.exists():
-            flush(path)
+    if is_rank_0():
+        flush(run.metrics)
+        flush(run.timings)
 
 
 def append(path: Path, row: Mapping[str, Any]) -> None:
@@ -250,19 +233,3 @@ def line(row: Mapping[str, Any]) -> str:
     """``row`` as a line of these files; NaN and infinity, which JSON does not have, are null."""
     finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
     return json.dumps(finite) + "\n"
-
-
-def _truncate(path: Path, resume_at: int) -> None:
-    """Remove the lines of steps from ``resume_at`` on, which are repeated. UserError if an earlier line is missing."""
-    lines = path.read_bytes().splitlines()[:resume_at] if path.exists() else []
-    for step in range(resume_at):
-        try:
-            recorded_step = json.loads(lines[step].decode("utf-8"))["step"]
-        except (IndexError, ValueError, KeyError, TypeError, RecursionError):
-            recorded_step = None
-        if recorded_step != step:
-            raise UserError(
-                f"{path}: line {step + 1} is not step {step}, but there is a checkpoint of step {resume_at}: lines "
-                f"were lost. Remove the folder {path.parent} to train the run from its beginning."
-            )
-    atomic_text(path, "".join(line.decode("utf-8") + "\n" for line in lines))

@@ -62,7 +62,10 @@ def train(
 def train_policy(run: Run, policy: Policy) -> FinalMetrics:
     """Train from the newest checkpoint, if there is one, to the last step, and save the final model."""
     method, settings, folder = run.method, run.settings, run.folder
-    saved = load_newest(folder.checkpoints, policy.parts)
+    _, saved = load_newest(folder.checkpoints)
+    if saved is not None:
+        for name, part in policy.parts.items():
+            part.load_state_dict(saved.pop(name))
     with run.started(saved) as state, Writer(folder.checkpoints) as checkpoints:
         if policy.heads is not None and saved is None:
             warm_up_heads(policy, method, run.collector)

@@ -34,7 +34,7 @@ from ..model.rollout import Rollout
 from ..model.scoring import TokenScores
 from ..objective.loss import merge_metrics
 from ..train.batch import Batch, width_of
-from ..train.checkpoint import STATE, explained, finish, flush_logs, load_state, make_room, newest_complete
+from ..train.checkpoint import STATE, completed, flush_logs, load_newest, make_room
 from ..train.loop import Run, open_collector
 from ..train.policy import ScoredPolicy, check_step, make_optimizer, on_device, open_models, step_context
 from ..train.ranks import gather, on_rank_0, ranks, sum_over_ranks
@@ -66,7 +66,7 @@ def train(
         policy = TrlPolicy(*open_models(start, spec, settings, seed, place=host, with_reference=not sharded))
     with memory_errors(settings), open_collector(study, arm, seed, policy, start, data) as (collector, validation):
         steps = Run(policy, method, collector, validation, run, stop)
-        resumed = on_rank_0(lambda: newest_complete(run.checkpoints))
+        resumed, saved = on_rank_0(lambda: load_newest(run.checkpoints))
         compute = compute_name(policy.model)
         config = grpo_config(
             settings,
@@ -75,7 +75,7 @@ def train(
             loads_reference=sharded and "reference" in method.needs and spec.lora is None,
             gpu=device().type == "cuda",
         )
-        with warnings.catch_warnings(), steps.started(None if resumed is None else load_state(resumed)) as state:
+        with warnings.catch_warnings(), steps.started(saved) as state:
             warnings.simplefilter("ignore")
             trainer = StudyTrainer(steps, model=policy.model, processing_class=policy.tokenizer, args=config)
             policy.trainer = trainer
@@ -271,15 +271,10 @@ class StudyTrainer(GRPOTrainer):
         flush_logs(self.study.folder)
         checkpoints, step = self.study.folder.checkpoints, self.study.state.step
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
-        with explained(checkpoints, step):
+        with completed(folder, checkpoints, step):
             Trainer._save_checkpoint(self, model, trial)  # GRPOTrainer's also writes a model card
             self.accelerator.wait_for_everyone()
-
-            def end() -> None:
-                torch.save(vars(self.study.state), folder / STATE)
-                finish(folder, checkpoints, step)
-
-            on_rank_0(end)
+            on_rank_0(lambda: torch.save(vars(self.study.state), folder / STATE))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Load as transformers does; this package loads its own adapters, which transformers does not know."""

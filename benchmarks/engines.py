@@ -28,8 +28,8 @@ import yaml
 from common import parser_of, provenance, save
 from policygrain.data.families import generate
 from policygrain.data.prompts import PromptRenderer
+from policygrain.model.engine import Engine, Request
 from policygrain.model.loading import load_model
-from policygrain.model.rollout import Engine, Request
 from policygrain.model.torch_engine import TorchEngine
 from policygrain.model.vllm_engine import VllmEngine
 from policygrain.paths import RunFolder

@@ -56,9 +56,8 @@ from policygrain.files import read_json_lines
 from policygrain.grading import Outcome
 from policygrain.model import loading
 from policygrain.model.device import set_compute_dtype
-from policygrain.model.engine import open_engine
+from policygrain.model.engine import Rollout, open_engine
 from policygrain.model.loading import load_model
-from policygrain.model.rollout import Rollout
 from policygrain.model.scoring import recompute_layers
 from policygrain.objective import method
 from policygrain.paths import RunFolder

@@ -21,8 +21,8 @@ from policygrain.data.families import generate
 from policygrain.data.prompts import PromptRenderer
 from policygrain.grading import Item, NumericGrader
 from policygrain.model.device import set_compute_dtype
+from policygrain.model.engine import Request, Rollout
 from policygrain.model.loading import load_model
-from policygrain.model.rollout import Request, Rollout
 from policygrain.model.torch_engine import TorchEngine
 from policygrain.paths import RunFolder
 from policygrain.provenance import seed_of

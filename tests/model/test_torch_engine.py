@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from policygrain.model.engine import Request
 from policygrain.model.loading import load_model
-from policygrain.model.rollout import Request
 
 from ..support.device import PLACE
 from ..support.engines import requests_of, score_responses, torch_engine

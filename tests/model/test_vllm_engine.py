@@ -13,8 +13,8 @@ import torch
 from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.model import engine as module
+from policygrain.model.engine import Engine, Request
 from policygrain.model.loading import load_model
-from policygrain.model.rollout import Engine, Request
 from policygrain.model.torch_engine import TorchEngine
 from policygrain.model.vllm_engine import GIB, VllmEngine, frozen_heap, machine_settings
 from policygrain.paths import StudyFolder

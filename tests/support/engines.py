@@ -9,8 +9,8 @@ import torch
 
 from policygrain.data.families import generate
 from policygrain.model import tiny
+from policygrain.model.engine import Request, Rollout
 from policygrain.model.loading import load_model
-from policygrain.model.rollout import Request, Rollout
 from policygrain.model.scoring import score_tokens
 from policygrain.model.torch_engine import TorchEngine
 from policygrain.study.schema import TinyModel

@@ -5,7 +5,7 @@ from typing import Any
 
 from policygrain.data.problem import Problem
 from policygrain.grading import Item
-from policygrain.model.rollout import Request, Rollout
+from policygrain.model.engine import Request, Rollout
 from policygrain.objective import Sampler
 from policygrain.study.schema import Training
 from policygrain.train.rollouts import Collector, PromptStream

@@ -84,7 +84,7 @@ class _Server:
     async def generate(self, prompt_ids: Any, sampling_params: dict[str, Any], request_id: str, **_: Any) -> Any:
         from verl.workers.rollout.replica import TokenOutput
 
-        from policygrain.model.rollout import Request
+        from policygrain.model.engine import Request
 
         ids = [int(i) for i in prompt_ids]
         limit = sampling_params.get("max_tokens") or sampling_params.get("max_new_tokens") or self.limit

@@ -12,8 +12,8 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from policygrain.errors import Stopped, UserError
+from policygrain.model.engine import Request, Rollout
 from policygrain.model.loading import add_adapter, full_weights, load_model, merged
-from policygrain.model.rollout import Request, Rollout
 from policygrain.model.torch_engine import TorchEngine
 from policygrain.objective import method
 from policygrain.study import Study

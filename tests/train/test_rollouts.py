@@ -8,7 +8,7 @@ import torch
 
 from policygrain.clock import Clock
 from policygrain.errors import UserError
-from policygrain.model.rollout import Rollout
+from policygrain.model.engine import Rollout
 from policygrain.model.torch_engine import TorchEngine
 from policygrain.objective import Sampler
 from policygrain.objective.correction import rollout_weights

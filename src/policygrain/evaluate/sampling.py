@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ..data.problem import Problem
 from ..data.prompts import PromptRenderer
 from ..files import atomic_text, read_json
-from ..model.rollout import Engine, Request, Rollout
+from ..model.engine import Engine, Request, Rollout
 from ..paths import EvaluationFolder
 from ..provenance import seed_of
 from .protocol import Benchmark, Evaluation

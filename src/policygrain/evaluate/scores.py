@@ -16,7 +16,7 @@ from ..grading.notation import is_list
 from ..records import BenchmarkRecord, EvaluatedSample
 
 if TYPE_CHECKING:  # figures use the estimators below, without models
-    from ..model.rollout import Rollout
+    from ..model.engine import Rollout
     from .sampling import Query
 
 

@@ -1,19 +1,63 @@
-"""Which engine samples rollouts, and opening it."""
+"""What engines are asked for and return, and opening the one that samples."""
 
 from __future__ import annotations
 
 import importlib.util
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.metadata import distributions, version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from ..errors import UserError
 from .device import compute_name
-from .rollout import Engine
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request for one response. The response depends on prompt and seed, not on other requests in the batch."""
+
+    prompt_ids: list[int]
+    seed: int
+    max_tokens: int
+    temperature: float = 1.0  # 0: greedy
+    top_p: float = 1.0
+    log_probs: bool = True  # False: not needed, which is faster with some engines
+
+
+@dataclass
+class Rollout:
+    """A sampled response, in token ids; training grades it."""
+
+    prompt: list[int]
+    ids: list[int]  # with the end-of-sequence token if it ended by itself
+    finished: bool  # ended by an end-of-sequence token; False: truncated at max_tokens
+    log_probs: list[float]  # the engine's own; may be missing if the request has ``log_probs=False``
+    reward: float = math.nan
+    correct: bool = False
+
+
+class Engine(Protocol):
+    """Samples responses from the weights that were loaded last."""
+
+    name: str
+
+    def generate(self, requests: Sequence[Request]) -> list[Rollout]:
+        """One response per request, in order."""
+        ...
+
+    def load_weights(self, model: PreTrainedModel) -> None:
+        """Use the current weights of ``model`` from now on."""
+        ...
+
+    def sleep(self) -> None:
+        """Release the GPU memory shared with the trainer until weights are loaded again."""
+        ...
 
 
 def resolve_engine(name: str) -> str:
@@ -26,6 +70,9 @@ def resolve_engine(name: str) -> str:
     if name == "vllm" and not has_vllm:
         raise UserError("engine: vllm is not installed here; run `make setup`, or set the engine to transformers.")
     return ("vllm" if has_vllm else "transformers") if name == "auto" else name
+
+
+_running: list[tuple[Any, Engine]] = []  # at most one: the settings of this process's vLLM engine, and the engine
 
 
 def open_engine(
@@ -43,36 +90,17 @@ def open_engine(
 
     ``colocated``: the engine shares the GPU with a trainer of ``model``: it uses the same precision and can sleep.
     ``tokens``: of all prompts and responses that are sampled at once; a cache of another size is set by ``kv_gib``.
+    A process has one vLLM engine, which takes the weights of other models of the same shape, since a start takes long.
     """
-    if resolve_engine(name) == "vllm":
-        dtype = compute_name(model) if colocated else None
-        # Bytes that AdamW's two moments will take.
-        moments = sum(2 * p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
-        memory = {"kv_gib": kv_gib, "reserved": moments if colocated else 0, "tokens": tokens}
-        return _vllm(model, start, colocated, revision=revision, dtype=dtype, **memory)
-    from .torch_engine import TorchEngine
+    if resolve_engine(name) == "transformers":
+        from .torch_engine import TorchEngine
 
-    return TorchEngine(model, tokenizer.eos_token_id, tokenizer.pad_token_id)
-
-
-def check_vllm_runs_here() -> None:
-    """UserError if the CUDA build of vLLM is installed and no GPU is visible. The CPU build is another package."""
-    names = {distribution.name for distribution in distributions() if distribution.name.startswith("vllm")}
-    if names == {"vllm"} and "cpu" not in version("vllm") and not torch.cuda.is_available():
-        raise UserError(
-            "engine: the installed vLLM is the CUDA build, and no GPU is visible here. Request a GPU (on a cluster "
-            "`gpu: 1` in slurm/config.yaml), set the engine to transformers, or run `make setup FLAVOUR=cpu`."
-        )
-
-
-_running: list[tuple[Any, Engine]] = []  # at most one: the settings of this process's vLLM engine, and the engine
-
-
-def _vllm(model: PreTrainedModel, start: str, colocated: bool, **settings: Any) -> Engine:
-    """This process's vLLM engine; reused with new weights for models of the same shape, since a start takes long."""
+        return TorchEngine(model, tokenizer.eos_token_id, tokenizer.pad_token_id)
     check_vllm_runs_here()
     from .vllm_engine import VllmEngine
 
+    dtype = compute_name(model) if colocated else None
+    settings: dict[str, Any] = {"revision": revision, "dtype": dtype, "kv_gib": kv_gib, "tokens": tokens}
     # Keys with an underscore say where the model was loaded from.
     shape = {key: value for key, value in model.config.to_dict().items() if not key.startswith("_")}
     for opened_for, engine in _running:
@@ -86,3 +114,13 @@ def _vllm(model: PreTrainedModel, start: str, colocated: bool, **settings: Any) 
     _running.clear()
     _running.append(((shape, colocated, settings), VllmEngine(start, colocated=colocated, **settings)))
     return _running[0][1]
+
+
+def check_vllm_runs_here() -> None:
+    """UserError if the CUDA build of vLLM is installed and no GPU is visible. The CPU build is another package."""
+    names = {distribution.name for distribution in distributions() if distribution.name.startswith("vllm")}
+    if names == {"vllm"} and "cpu" not in version("vllm") and not torch.cuda.is_available():
+        raise UserError(
+            "engine: the installed vLLM is the CUDA build, and no GPU is visible here. Request a GPU (on a cluster "
+            "`gpu: 1` in slurm/config.yaml), set the engine to transformers, or run `make setup FLAVOUR=cpu`."
+        )

@@ -22,8 +22,8 @@ from transformers import AttentionInterface
 from ..errors import UserError
 from .attention import Spans, Varlen, packed_positions, to_device
 from .device import compute_dtype, forward_precision
+from .engine import Rollout
 from .logprobs import log_probs_and_entropy
-from .rollout import Rollout
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -19,7 +19,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ..data.families import BOXED, CHARACTERS, EOS, PAD, demonstrations
-from .rollout import Rollout
+from .engine import Rollout
 from .scoring import micro_batches, score_tokens
 
 if TYPE_CHECKING:

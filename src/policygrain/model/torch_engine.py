@@ -11,8 +11,8 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from .device import compute_dtype
+from .engine import Request, Rollout
 from .loading import merged
-from .rollout import Request, Rollout
 
 # Finished rows are removed from the batch once less than this share of its rows is still running.
 KEEP_SHARE = 0.85

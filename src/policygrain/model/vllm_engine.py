@@ -15,8 +15,8 @@ import torch.distributed as dist
 
 from ..errors import UserError
 from .device import fits_beside_updates
+from .engine import Request, Rollout
 from .loading import full_weights
-from .rollout import Request, Rollout
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -31,8 +31,7 @@ class VllmEngine:
 
     ``dtype`` is the precision of the engine's weights (None: as in the model's configuration), ``kv_gib`` the size of
     its key-value cache in GiB; without it the cache has room for ``tokens`` tokens, or takes what is free. With
-    ``colocated`` it shares a GPU with a trainer and can sleep between rollouts; ``reserved`` bytes of the GPU memory
-    that is free now are left to the trainer.
+    ``colocated`` it shares a GPU with a trainer and can sleep between rollouts.
     """
 
     name = "vllm"
@@ -44,7 +43,6 @@ class VllmEngine:
         dtype: str | None = None,
         kv_gib: float | None = None,
         colocated: bool = False,
-        reserved: int = 0,
         tokens: int | None = None,
     ) -> None:
         # In-process, so that weights can be passed as tensors; with two OpenMP threads each waits for the other on a
@@ -64,7 +62,7 @@ class VllmEngine:
         text: Any = config.get_text_config()
         context, of_token = text.max_position_embeddings, bytes_per_token(text, getattr(torch, dtype).itemsize)
         needed = None if tokens is None else max(tokens, context) * of_token
-        machine = machine_settings(context, kv_gib, colocated, reserved, needed)
+        machine = machine_settings(context, kv_gib, colocated, needed)
         self._sleeps = bool(machine.get("enable_sleep_mode"))
         self._asleep = self._fits = False
         self._released = 0  # bytes that the engine gave back when it slept
@@ -175,9 +173,7 @@ def bytes_per_token(config: Any, itemsize: int) -> int:
     return int(2 * config.num_hidden_layers * heads * size * itemsize)
 
 
-def machine_settings(
-    context: int, kv_gib: float | None, colocated: bool, reserved: int = 0, needed: int | None = None
-) -> dict[str, Any]:
+def machine_settings(context: int, kv_gib: float | None, colocated: bool, needed: int | None = None) -> dict[str, Any]:
     """vLLM settings that depend on the machine: all differences between an engine on a CPU and on a GPU."""
     if not torch.cuda.is_available():
         return {
@@ -188,8 +184,7 @@ def machine_settings(
             "max_num_batched_tokens": max(8192, context),
         }
     free, total = torch.cuda.mem_get_info()
-    # Half of what the trainer leaves; the other half is for the engine's weights and activations.
-    most = max(free - reserved, free // 4) // 2
+    most = free // 2  # the other half is for the engine's weights and activations, and for the trainer's updates
     return {
         "kv_cache_memory_bytes": int(kv_gib * GIB) if kv_gib else min(needed or most, most),
         # The line above replaces this, but vLLM checks at its start that this share is free.

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..errors import UserError
 from ..model.attention import to_device
 from ..model.device import compute_dtype
-from ..model.rollout import Rollout
+from ..model.engine import Rollout
 from ..model.scoring import TokenScores
 from ..objective import Method
 from ..objective.batch import TokenBatch

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from .. import digests
 from ..errors import UserError
 from ..files import atomic_text, flush, json_lines, lock
-from ..model.rollout import Rollout
+from ..model.engine import Rollout
 from ..objective.batch import TokenBatch
 from ..paths import RunFolder
 from .batch import Batch

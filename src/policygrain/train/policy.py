@@ -13,8 +13,8 @@ import torch
 
 from ..errors import UserError
 from ..model.device import device, fits_beside_updates, resolve_compute, set_compute_dtype
+from ..model.engine import Rollout
 from ..model.loading import add_adapter, load_model
-from ..model.rollout import Rollout
 from ..model.scoring import MTPHeads, TokenScores, micro_batches, recompute_layers, score_tokens
 from ..objective.batch import StepTotals
 from ..objective.loss import merge_metrics

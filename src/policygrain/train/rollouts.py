@@ -12,7 +12,7 @@ from ..clock import Clock
 from ..data.problem import Problem
 from ..data.prompts import PromptRenderer
 from ..grading import Grader, Item, Outcome
-from ..model.rollout import Engine, Request, Rollout
+from ..model.engine import Engine, Request, Rollout
 from ..objective import Sampler
 from ..provenance import seed_of
 from ..study.schema import Training

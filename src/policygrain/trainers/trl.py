@@ -29,8 +29,8 @@ from ..errors import Stopped, UserError
 from ..hub import pinned
 from ..model.attention import to_device
 from ..model.device import compute_name, device, memory_errors
+from ..model.engine import Rollout
 from ..model.loading import has_adapter, load_adapter
-from ..model.rollout import Rollout
 from ..model.scoring import TokenScores
 from ..objective.loss import merge_metrics
 from ..train.batch import Batch, width_of

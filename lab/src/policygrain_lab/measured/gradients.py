@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from policygrain.model.rollout import Rollout
+from policygrain.model.engine import Rollout
 from policygrain.model.scoring import micro_batches, score_tokens
 from policygrain.objective import Method
 from policygrain.objective.advantage import DrGrpo

@@ -38,7 +38,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from common import parser_of, provenance, save
-from policygrain.model.logprobs import blockwise
+from policygrain.model.logprobs import log_probs_and_entropy
 
 HIDDEN, VOCABULARY = 1536, 151_936
 RESPONSE = 256  # tokens; Liger wants rows
@@ -53,7 +53,7 @@ def plain(hidden: Tensor, weight: Tensor, targets: Tensor, entropy_gradient: boo
 
 
 def blocks(hidden: Tensor, weight: Tensor, targets: Tensor, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
-    return blockwise(hidden, weight, None, targets, 1.0, entropy_gradient)
+    return log_probs_and_entropy(hidden, weight, None, targets, 1.0, entropy_gradient)
 
 
 def liger_missing(device: str) -> str | None:

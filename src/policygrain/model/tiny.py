@@ -102,13 +102,20 @@ def finetune(
     levels: list[int],
     spec: WarmStart,
     seed: int,
-) -> list[dict[str, float]]:
+) -> list[float]:
     """Supervised fine-tuning of ``model`` in place; returns the loss of each step in nats per response token."""
     tokenizer = renderer.tokenizer
     with_steps = demonstrations(families, f"{seed}/scratchpad", spec.error_rate, 0.0, levels)
     mixed = demonstrations(families, f"{seed}/mixed", spec.error_rate, spec.direct_share, levels)
+
+    def rate(step: int) -> float:
+        """Linear warm-up over the first twentieth of the steps, then cosine decay to a quarter of the learning rate."""
+        decay = max(0.25, 0.5 + 0.5 * math.cos(math.pi * step / spec.steps))
+        return min((step + 1) / max(1, spec.steps // 20), decay)
+
     optimizers = _optimizers(model, spec.learning_rate)
-    history = []
+    schedules = [torch.optim.lr_scheduler.LambdaLR(optimizer, rate) for optimizer in optimizers]
+    losses = []
     progress = tqdm(range(spec.steps), f"initial model, seed {seed}")
     for step in progress:
         # Worked steps first, which take long to learn; direct answers are learnt in the last few steps.
@@ -119,12 +126,7 @@ def finetune(
             Rollout(renderer.ids(prompt), [*response, tokenizer.eos_token_id], True, [])
             for prompt, response in zip(prompts, ids, strict=True)
         ]
-        # Linear warm-up over the first twentieth of the steps, then cosine decay to a quarter of the learning rate.
-        scale = min((step + 1) / max(1, spec.steps // 20), max(0.25, 0.5 + 0.5 * math.cos(math.pi * step / spec.steps)))
-        for optimizer in optimizers:
-            optimizer.zero_grad(set_to_none=True)
-            for group in optimizer.param_groups:
-                group["lr"] = group["initial_lr"] * scale
+        model.zero_grad(set_to_none=True)
         loss, total = 0.0, sum(len(rollout.ids) for rollout in rollouts)
         for rows in micro_batches(rollouts, MICRO_BATCH_TOKENS):
             scores = score_tokens(model, [rollouts[row] for row in rows], temperature=1.0, entropy_gradient=False)
@@ -132,25 +134,19 @@ def finetune(
             share.backward()
             loss += share.item()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer in optimizers:
-            optimizer.step()
-        history.append({"step": step, "loss": loss})
+        for stepped in (*optimizers, *schedules):
+            stepped.step()
+        losses.append(loss)
         progress.set_postfix_str(f"loss {loss:.3f}", refresh=False)
-    return history
+    return losses
 
 
 def _optimizers(model: PreTrainedModel, learning_rate: float) -> list[torch.optim.Optimizer]:
     """Muon for the weight matrices, which needs half as many steps as AdamW here; AdamW for embeddings and norms."""
     matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
     others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
-    optimizers: list[torch.optim.Optimizer] = [
-        Muon(matrices, lr=5 * learning_rate, weight_decay=0.01),
-        torch.optim.AdamW(others, lr=learning_rate, betas=(0.9, 0.98)),
-    ]
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            group["initial_lr"] = group["lr"]
-    return optimizers
+    adamw = torch.optim.AdamW(others, lr=learning_rate, betas=(0.9, 0.98))
+    return [Muon(matrices, lr=5 * learning_rate, weight_decay=0.01), adamw]
 
 
 class Muon(torch.optim.Optimizer):
@@ -165,24 +161,20 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """One update of all matrices that have a gradient."""
+        """One update of all matrices."""
         for group in self.param_groups:
-            shapes: dict[Any, list[Tensor]] = defaultdict(list)
+            shapes: dict[Any, list[tuple[Tensor, Tensor]]] = defaultdict(list)
             for weight in group["params"]:
-                if weight.grad is not None:
-                    shapes[weight.shape].append(weight)
-            for (rows, columns), weights in shapes.items():
-                directions = torch.stack([self._direction(w, group["momentum"]) for w in weights])
+                state = self.state[weight]
+                if not state:
+                    state["momentum"] = torch.zeros_like(weight)
+                state["momentum"].lerp_(weight.grad, 1 - group["momentum"])
+                shapes[weight.shape].append((weight, weight.grad.lerp(state["momentum"], group["momentum"])))
+            for (rows, columns), pairs in shapes.items():
+                weights, directions = zip(*pairs, strict=True)
                 rate = group["lr"] * max(1.0, rows / columns) ** 0.5
-                for weight, update in zip(weights, orthogonalised(directions), strict=True):
+                for weight, update in zip(weights, orthogonalised(torch.stack(directions)), strict=True):
                     weight.mul_(1 - group["lr"] * group["weight_decay"]).sub_(update, alpha=rate)
-
-    def _direction(self, weight: Tensor, momentum: float) -> Tensor:
-        state = self.state[weight]
-        if not state:
-            state["momentum"] = torch.zeros_like(weight)
-        state["momentum"].lerp_(weight.grad, 1 - momentum)
-        return weight.grad.lerp(state["momentum"], momentum)  # type: ignore[union-attr]
 
 
 def orthogonalised(matrices: Tensor, steps: int = 5) -> Tensor:

@@ -43,8 +43,7 @@ def build_start_model(study: Study, seed: int, data: DataFolder, out: StartFolde
     losses: list[float] = []
     if warm_start.steps:
         renderer = PromptRenderer(tokenizer, study.prompt)
-        history = tiny.finetune(model, renderer, families, study.data.levels, warm_start, seed)
-        losses = [step["loss"] for step in history]
+        losses = tiny.finetune(model, renderer, families, study.data.levels, warm_start, seed)
     last = losses[-50:]
     with model_folder(out.path, again="it builds the initial model") as folder:
         model.save_pretrained(folder)

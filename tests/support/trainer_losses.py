@@ -19,23 +19,20 @@ SOFT |= {"vespo_k_pos": 2.0, "vespo_lambda_pos": 3.0, "vespo_k_neg": 3.0, "vespo
 TRL_OPTIONS: dict[str, Any] = {"loss_type": "dapo", "level": "token", "clip": (0.2, 0.2), "beta": 0.0, "delta": None}
 
 
-def trl_loss(
-    fields: dict[str, Any], *, micro: int = 1, max_length: int = 12, **options: Any
-) -> tuple[Tensor, Tensor, dict[str, list[float]]]:
+def trl_loss(fields: dict[str, Any], **options: Any) -> tuple[Tensor, Tensor, dict[str, list[float]]]:
     """TRL's `_compute_loss` without its trainer: loss, gradient by the log-probabilities, and TRL's metrics.
 
-    ``micro``: micro-batches of the accumulation window. ``options`` beside TRL's defaults: loss_type, level, clip,
-    beta, delta, off_policy.
+    ``options``: micro, max_length, and beside TRL's defaults loss_type, level, clip, beta, delta.
     """
     log_probs = fields["log_probs"].clone().requires_grad_()
-    loss, metrics = trl_objective(fields | {"log_probs": log_probs}, micro=micro, max_length=max_length, **options)
+    loss, metrics = trl_objective(fields | {"log_probs": log_probs}, **options)
     return loss.detach(), torch.autograd.grad(loss, log_probs)[0], metrics
 
 
 def trl_objective(
     fields: dict[str, Any], *, micro: int = 1, max_length: int = 12, **options: Any
 ) -> tuple[Tensor, dict[str, list[float]]]:
-    """The same loss with its gradient still to be computed, and TRL's metrics."""
+    """The same loss of ``micro`` micro-batches with its gradient still to be computed, and TRL's metrics."""
     from trl import GRPOTrainer
 
     chosen = TRL_OPTIONS | options

@@ -285,19 +285,51 @@ def _with_clip_name(data: dict[str, Any]) -> dict[str, Any]:
 
 def build(name: str, data: Mapping[str, Any]) -> Method:
     """The method in ``data``, as ``Method.data`` gives it. UserError names the wrong key."""
-    where = f"methods.{name}"
-    values: dict[str, Any] = {"name": name, **_with_clip_name({**data})}
-    for key in [key for key in values if key in (*CHOICES, "sampler", "mtp_heads")]:
-        value, place = values[key], f"{where}.{key}"
-        if key == "penalties":
-            if not isinstance(value, list | tuple | None):
-                raise UserError(f"{place}: expected a list (got {reprlib.repr(value)}).")
-            values[key] = tuple(_part("penalties", item, f"{place}[{i}]") for i, item in enumerate(value or ()))
-        elif key in CHOICES:
-            values[key] = _part(key, value, place)
-        else:
-            values[key] = _made(Sampler if key == "sampler" else MtpHeads, {} if value is None else value, place)
-    return _made(Method, values, where)
+    return _made(Method, {"name": name, **_with_clip_name({**data})}, f"methods.{name}")
+
+
+def _made(kind: type[T], values: Any, where: str) -> T:
+    """An instance of a dataclass. UserError names the wrong key."""
+    if not isinstance(values, Mapping):
+        raise UserError(f"{where}: expected a mapping (got {reprlib.repr(values)}).")
+    _check_known(values, _keys(kind), where)
+    hints = get_type_hints(kind)
+    given = (one for one in fields(kind) if one.name in values)  # type: ignore[arg-type]
+    made = {one.name: _value(one, hints[one.name], values[one.name], f"{where}.{one.name}") for one in given}
+    try:
+        return kind(**made)
+    except ValueError as error:
+        raise UserError(explained(error, where)) from error
+
+
+def _value(one: Field[Any], hint: Any, value: Any, where: str) -> Any:
+    """The value of a key. An integer becomes a float where that is the type; no other number or text is converted.
+
+    UserError for a value of another type, that is none of the choices, or that is out of bounds.
+    """
+    if one.name == "penalties":
+        if not isinstance(value, list | tuple | None):
+            raise UserError(f"{where}: expected a list (got {reprlib.repr(value)}).")
+        return tuple(_part(one.name, item, f"{where}[{i}]") for i, item in enumerate(value or ()))
+    if one.name in CHOICES:
+        return _part(one.name, value, where)
+    if hint in (Sampler, MtpHeads):
+        return _made(hint, {} if value is None else value, where)
+    kind, *others = get_args(hint) if get_origin(hint) in (Literal, UnionType) else (hint,)
+    if get_origin(hint) is Literal and value not in (kind, *others):
+        raise UserError(f"{where}: {value!r} is not a valid value.{did_you_mean(str(value), (kind, *others))}")
+    if kind not in TYPES or (value is None and NoneType in others):
+        return value
+    if kind is float and type(value) is int and abs(value) <= 2**53:
+        value = float(value)
+    is_other = not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)
+    if is_other or (kind is float and not math.isfinite(value)):
+        raise UserError(f"{where}: must be {TYPES[kind]} (got {reprlib.repr(value)}).")
+    for bound in BOUNDS.keys() & one.metadata.keys():
+        is_within, sign = BOUNDS[bound]
+        if not is_within(value, one.metadata[bound]):
+            raise UserError(f"{where}: must be {sign} {one.metadata[bound]:g} (got {reprlib.repr(value)}).")
+    return value
 
 
 def _part(key: str, value: Any, where: str) -> Part:
@@ -313,41 +345,6 @@ def _part(key: str, value: Any, where: str) -> Part:
         hint, kind = did_you_mean(name, CHOICES[key]), key.replace("penalties", "penalty")
         raise UserError(f"{where}: no {kind} is called {name!r}.{hint} Your own: 'package.module:function'.")
     return _made(CHOICES[key][name], given, where)
-
-
-def _made(kind: type[T], values: Any, where: str) -> T:
-    """An instance of a dataclass. UserError names the wrong key."""
-    if not isinstance(values, Mapping):
-        raise UserError(f"{where}: expected a mapping (got {reprlib.repr(values)}).")
-    _check_known(values, _keys(kind), where)
-    hints = get_type_hints(kind)
-    given = (one for one in fields(kind) if one.name in values)  # type: ignore[arg-type]
-    try:
-        return kind(**{one.name: _checked(one, hints[one.name], values[one.name]) for one in given})
-    except ValueError as error:
-        raise UserError(explained(error, where)) from error
-
-
-def _checked(one: Field[Any], hint: Any, value: Any) -> Any:
-    """The value of a setting. An integer becomes a float where that is the type; nothing else is converted.
-
-    ValueError for a value of another type, that is none of the choices, or that is out of bounds.
-    """
-    kind, *others = get_args(hint) if get_origin(hint) in (Literal, UnionType) else (hint,)
-    if get_origin(hint) is Literal and value not in (kind, *others):
-        raise ValueError(f"{one.name}: {value!r} is not a valid value.{did_you_mean(str(value), (kind, *others))}")
-    if kind not in TYPES or (value is None and NoneType in others):
-        return value
-    if kind is float and type(value) is int and abs(value) <= 2**53:
-        value = float(value)
-    is_other = not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)
-    if is_other or (kind is float and not math.isfinite(value)):
-        raise ValueError(f"{one.name}: must be {TYPES[kind]} (got {reprlib.repr(value)})")
-    for bound in BOUNDS.keys() & one.metadata.keys():
-        is_within, sign = BOUNDS[bound]
-        if not is_within(value, one.metadata[bound]):
-            raise ValueError(f"{one.name}: must be {sign} {one.metadata[bound]:g} (got {reprlib.repr(value)})")
-    return value
 
 
 def _keys(kind: Any) -> set[str]:

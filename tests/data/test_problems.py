@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tokenizers.processors import TemplateProcessing
 
 from policygrain.cli import main
@@ -15,7 +16,6 @@ from policygrain.data.prompts import PromptRenderer
 from policygrain.data.sets import SETS
 from policygrain.data.sources import check_sources, contaminated, load
 from policygrain.errors import UserError
-from policygrain.files import read_json_lines
 from policygrain.grading import Options
 from policygrain.model.tiny import bpe_tokenizer, character_tokenizer
 from policygrain.paths import DataFolder
@@ -26,6 +26,7 @@ from ..support.files import write_lines
 from ..support.problem_sets import RECORDED
 from ..support.small import SMALL, prepare, small_study
 
+CASES = yaml.safe_load(Path(__file__).with_name("cases.yaml").read_text())
 GOOD = '{"id": "own-1", "problem": "1+1", "answer": "2"}'
 
 
@@ -38,22 +39,7 @@ def test_keys_that_say_how_answers_are_compared_and_null_for_a_missing_key(tmp_p
     assert (first.id, first.answer, first.source, first.steps, second.id) == ("own-00001", "0", "own", "", "own-00002")
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ('{"problem": "p", "answer": "1", "list_answer": "yes"}', "list_answer: expected .*, got"),
-        ('{"problem": "p", "answer": "1", "relative_tolerance": "much"}', "relative_tolerance: expected .*, got"),
-        ('{"problem": "p", "answer": "1", "absolute_tolerance": -1}', "absolute_tolerance: expected .*, got"),
-        ('{"problem": "p", "tests": "assert f(1)"}', "no 'entry_point'"),
-        ("{broken", "not JSON"),
-        ('{"problem": "1+1"}', "no 'answer'; the keys are 'problem'"),
-        ('{"problem": ["p"], "answer": "1"}', r"problem: expected a text or a number, got \['p'\]"),
-        ('{"problem": "p", "answer": true}', "answer: expected a text or a number, got True"),
-        # JSON allows it; no tokenizer can encode it.
-        (r'{"problem": "\ud800", "answer": "1"}', "contains half a character"),
-        (r'{"problem": "1", "answer": "\udfff"}', "contains half a character"),
-    ],
-)
+@pytest.mark.parametrize(("line", "message"), CASES["lines"])
 def test_a_line_that_is_no_problem_is_named(line, message, tmp_path):
     path = tmp_path / "set.jsonl"
     path.write_text(f"{GOOD}\n{line}\n")
@@ -61,43 +47,22 @@ def test_a_line_that_is_no_problem_is_named(line, message, tmp_path):
         read_problems(path)
 
 
-# Case → gold answers, exit status and what is said.
-REPORTED: dict[str, tuple[list[str], int, str]] = {
-    "truth values": (["true", "False", "Yes"], 0, "right"),
-    "sentences": (["5", "All primes except two"], 0, "answers in words, which only the same words equal: own-00002"),
-    "GSM8K's solutions": (["We compute.\n#### 5"], 2, "own-00001"),
-    "cases": ([r"\begin{cases}1&n\text{ odd}\\2&n\text{ even}\end{cases}"], 0, "right"),
-    "repeated problems": (["5"] * 96, 0, "96 lines are 3 different problems"),
-}
-
-
-@pytest.mark.parametrize("name", REPORTED)
-def test_own_answers(name, tmp_path, capsys):
-    golds, code, says = REPORTED[name]
+@pytest.mark.parametrize(("golds", "code", "says"), CASES["answers"])
+def test_own_answers(golds, code, says, tmp_path, capsys):
     rows = [{"problem": f"problem {i % 3}", "answer": gold} for i, gold in enumerate(golds)]
     write_lines(tmp_path / "own.jsonl", rows)
     assert main(["data", "check", "own.jsonl", "--root", str(tmp_path)]) == code
-    printed = capsys.readouterr()
-    assert says in printed.out + printed.err
-
-
-# Tests and a solution, and what is said of them; nothing of the first ones.
-PROGRAMS = read_json_lines(Path(__file__).with_name("programs.jsonl"))
+    assert says in "".join(capsys.readouterr())
 
 
 @pytest.mark.usefixtures("bubblewrap")
-@pytest.mark.parametrize("case", PROGRAMS, ids=[case["name"] for case in PROGRAMS])
+@pytest.mark.parametrize("case", CASES["programs"])
 def test_what_is_wrong_with_tests_is_said(case, tmp_path):
     row = {key: case[key] for key in ("tests", "answer") if case[key]} | {"problem": "p", "entry_point": "f"}
     write_lines(path := tmp_path / "own.jsonl", [row, row])
     with pytest.raises(UserError, match=r"own\.jsonl: own-00001: ") if case["says"] else nullcontext() as caught:
         check_golds([path], "numeric")
     assert not caught or case["says"] in str(caught.value)
-
-
-def test_other_formats_are_refused(capsys):
-    assert main(["data", "check", "own.parquet"]) == 2
-    assert ".jsonl" in capsys.readouterr().err
 
 
 def test_rendered_prompts_of_the_sets_decode_to_their_text(benchmarks_folder):
@@ -107,22 +72,7 @@ def test_rendered_prompts_of_the_sets_decode_to_their_text(benchmarks_folder):
     assert [tokenizer.decode(renderer.ids(text)) for text in texts] == [text + end for text in texts]
 
 
-SYSTEM = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
-REFUSES = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + SYSTEM
-IGNORES = "{% for m in messages if m.role != 'system' %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
-THINKS = SYSTEM + "{% if not enable_thinking %}<think></think>{% endif %}"
-# Template, system prompt, arguments, and the prompt for `1+1`.
-TEMPLATES: list[tuple[str, str, dict[str, Any], str]] = [
-    (SYSTEM, "be brief", {}, "<system>be brief<user>1+1<assistant>"),
-    (REFUSES, "be brief", {}, "<user>be brief\n\n1+1<assistant>"),
-    (REFUSES, "", {}, "<user>1+1<assistant>"),
-    (IGNORES, "be brief", {}, "<user>be brief\n\n1+1<assistant>"),
-    (THINKS, "", {"enable_thinking": True}, "<system><user>1+1<assistant>"),
-    (THINKS, "", {"enable_thinking": False}, "<system><user>1+1<assistant><think></think>"),
-]
-
-
-@pytest.mark.parametrize(("template", "system", "arguments", "prompt"), TEMPLATES)
+@pytest.mark.parametrize(("template", "system", "arguments", "prompt"), CASES["templates"])
 def test_chat_templates_with_and_without_a_system_role(template, system, arguments, prompt):
     tokenizer = character_tokenizer()
     tokenizer.chat_template = template
@@ -152,7 +102,7 @@ def test_prompts_begin_as_the_tokenizer_begins_texts():
     renderer = PromptRenderer(tokenizer, Prompt(template="{problem}"))
     assert renderer.ids("1+1") == [tokenizer.bos_token_id, *plain.ids("1+1")]
     assert renderer.digest != plain.digest
-    tokenizer.chat_template = SYSTEM
+    tokenizer.chat_template = CASES["templates"][0][0]
     assert tokenizer.bos_token_id not in PromptRenderer(tokenizer, Prompt(template="{problem}", chat=True)).ids("1+1")
 
 
@@ -161,17 +111,7 @@ def study_with(train: list[str], benchmarks: list[dict[str, Any]], root: Path) -
     return small_study(data=data, model=model, evaluation={"benchmarks": benchmarks})
 
 
-COUNT = {"name": "count", "source": "count"}
-# Training sources, a benchmark, and what is said where the folder holds a wrong file of AIME 2025.
-MISSING = [
-    (["count"], "math500", r"evaluation\.benchmarks\[0\]\.source: .*policygrain data fetch math500 --root "),
-    (["count"], "aime25", r"1 problems instead of 30.*data fetch aime25"),
-    (["gsm8k_trian"], "count", r"data\.train\[0\]: 'gsm8k_trian'.*Did you mean 'gsm8k_train'"),
-    (["count", "no.jsonl"], "count", r"data\.train\[1\]: \S*no\.jsonl: no such dataset file"),
-]
-
-
-@pytest.mark.parametrize(("train", "benchmark", "says"), MISSING)
+@pytest.mark.parametrize(("train", "benchmark", "says"), CASES["sources"])
 def test_a_missing_or_wrong_source_stops_a_study(train, benchmark, says, tmp_path):
     write_lines(tmp_path / "aime25.jsonl", [json.loads(GOOD)])
     with pytest.raises(UserError, match=says):
@@ -204,6 +144,7 @@ def test_contamination_is_written_with_the_data(tmp_path):
     write_lines(tmp_path / "train.jsonl", [{"id": "same", "problem": text, "answer": "1"} for text in texts])
     asked = {"seen": texts[3].upper(), "new": "Name the smallest prime that has seven digits, all of them odd."}
     write_lines(tmp_path / "test.jsonl", [{"id": i, "problem": text, "answer": "1"} for i, text in asked.items()])
-    study = study_with(["count", "train.jsonl"], [COUNT, {"name": "test", "source": "test.jsonl"}], tmp_path)
+    benchmarks = [{"name": name, "source": source} for name, source in (("count", "count"), ("test", "test.jsonl"))]
+    study = study_with(["count", "train.jsonl"], benchmarks, tmp_path)
     prepare(study, data := DataFolder(tmp_path / "data"))
     assert contaminated(data, "test") == {"seen"} and contaminated(data, "count") == set()

@@ -15,13 +15,13 @@ from policygrain.evaluate.scores import majority, pass_at_k, powers_of_two, scor
 from policygrain.files import read_json_lines
 from policygrain.grading.sandbox import isolation
 from policygrain.model.torch_engine import TorchEngine
-from policygrain.paths import DataFolder, EvaluationFolder, RunFolder, StudyFolder
+from policygrain.paths import DataFolder, EvaluationFolder, StudyFolder
 from policygrain.records import EvaluatedSample
-from policygrain.results import evaluated_samples, model_evaluation, run_metrics, samples
+from policygrain.results import evaluated_samples, model_evaluation, samples
 from policygrain.study import Study
 
 from ..support.files import write_lines
-from ..support.small import prepare, small_study, train_small
+from ..support.small import prepare, small_study, trained
 
 GREEDY = {"sampling": {"n": 1, "temperature": 0.0, "max_tokens": 12}}
 MODEL = "start/seed0"
@@ -45,17 +45,11 @@ def problems(made):
     return read_json_lines(DataFolder(made[0]).benchmark("count"))
 
 
-@pytest.fixture
-def own(tmp_path):
-    """Prepared benchmarks with these problems."""
-
-    def write(**benchmarks: list[dict[str, Any]]) -> DataFolder:
-        data = DataFolder(tmp_path / "data")
-        for name, rows in benchmarks.items():
-            write_lines(data.benchmark(name), rows)
-        return data
-
-    return write
+def own(folder: Path, rows: list[dict[str, Any]]) -> DataFolder:
+    """A prepared benchmark with these problems."""
+    data = DataFolder(folder / "data")
+    write_lines(data.benchmark("count"), rows)
+    return data
 
 
 def test_records_keep_every_sample_and_are_not_made_twice(evaluated):
@@ -101,36 +95,30 @@ def test_an_evaluation_that_was_stopped_samples_only_what_is_missing(evaluated, 
     assert store.samples.read_bytes() == whole.samples.read_bytes()
 
 
-def test_contaminated_problems_are_in_the_record(evaluated, own, problems):
-    """By their positions: the second and the fourth of the benchmark's problems."""
-    data = own(count=problems)
-    pairs = [{"benchmark": problems[i]["id"], "train": "x"} for i in (1, 3)]
-
-    def overlaps(found: list[dict[str, str]]) -> EvaluationFolder:
-        data.contamination.write_text(json.dumps({"schema_version": 2, "overlaps": {"count": found}}))
-        return evaluated(data=data)
-
-    before = model_evaluation(folder := overlaps(pairs))
-    assert before.records[0].contaminated == [1, 3]
-    # Other training problems change the positions alone: nothing is sampled again.
-    stamp = folder.samples.stat().st_mtime_ns
-    after = model_evaluation(overlaps(pairs[1:]))
-    assert after.records[0].contaminated == [3] and folder.samples.stat().st_mtime_ns == stamp
-    assert after.records[0].model_copy(update={"contaminated": [1, 3]}) == before.records[0]
+def test_contaminated_problems_are_in_the_record_by_their_positions(evaluated, problems, tmp_path):
+    """Other training problems change the positions alone: nothing is sampled again."""
+    data, stamps = own(tmp_path, problems), set()
+    for positions in ([1, 3], [3]):
+        pairs = [{"benchmark": problems[i]["id"], "train": "x"} for i in positions]
+        data.contamination.write_text(json.dumps({"schema_version": 2, "overlaps": {"count": pairs}}))
+        folder = evaluated(data=data)
+        assert model_evaluation(folder).records[0].contaminated == positions
+        stamps.add(folder.samples.stat().st_mtime_ns)
+    assert len(stamps) == 1
 
 
-def test_a_missing_model_and_a_prompt_too_long_for_the_context_are_named(evaluated, own, made, tmp_path):
+def test_a_missing_model_and_a_prompt_too_long_for_the_context_are_named(evaluated, made, tmp_path):
     results = StudyFolder(tmp_path)
     with pytest.raises(UserError, match=r"model: has no model; train it first \(grpo/seed0\)"):
         evaluate_study(small_study(), {"grpo/seed0": results.run("grpo", 0).model}, DataFolder(made[0]), results)
     long = {"problem": "count 1 in " + " ".join(f"a{i}" for i in range(60)), "answer": "1"}
     with pytest.raises(UserError, match="leaves no room for the response"):
-        evaluated(data=own(count=[long]))
+        evaluated(data=own(tmp_path, [long]))
 
 
-def test_repeated_problems_are_one_problem_with_more_responses(evaluated, own, problems):
+def test_repeated_problems_are_one_problem_with_more_responses(evaluated, problems, tmp_path):
     """Five problems, three lines each: the scores of five problems, and as many responses as lines × n."""
-    folder = evaluated(data=own(count=[row | {"id": str(i)} for i, row in enumerate(problems[:5] * 3)]))
+    folder = evaluated(data=own(tmp_path, [row | {"id": str(i)} for i, row in enumerate(problems[:5] * 3)]))
     (record,) = model_evaluation(folder).records
     assert (record.problems, record.n, len(record.per_problem)) == (5, 6, 5)
     rows = evaluated_samples(folder, record)
@@ -179,62 +167,42 @@ def test_majority():
         assert majority(answers, [answer == "7" for answer in answers]) == share
 
 
-def sample(problem: str, number: int, outcome: str, answer: str, tokens: int) -> EvaluatedSample:
-    """A response, truncated at 9 tokens."""
-    text = f"\\boxed{{{answer}}}"
-    return EvaluatedSample("set", problem, number, False, "?", "1", text, answer, outcome, tokens, tokens >= 9)
-
-
 def test_the_record_of_a_benchmark_by_hand():
-    """Two problems of two samples: right on 2 and 1; the second is among the training prompts."""
-
+    """Two problems of two samples: right on 2 and 1; the second is among the training prompts. Truncated: 9 tokens."""
+    table = [("a", "correct", "1", 3), ("a", "correct", "1", 4), ("b", "incorrect", "2", 9), ("b", "correct", "1", 5)]
     rows = [
-        sample("a", 0, "correct", "1", 3),
-        sample("a", 1, "correct", "1", 4),
-        sample("b", 0, "incorrect", "2", 9),
-        sample("b", 1, "correct", "1", 5),
+        EvaluatedSample("set", name, i % 2, False, "?", "1", "", answer, outcome, tokens, tokens == 9)
+        for i, (name, outcome, answer, tokens) in enumerate(table)
     ]
     found = score(rows, [1])
     assert (found.n, found.problems, found.per_problem, found.contaminated) == (2, 2, [1.0, 0.5], [1])
     assert found.accuracy == 0.75 and found.pass_at == {1: 0.75, 2: 1.0}
     # One vote each for 1 and 2 on the second problem: half right.
-    assert found.majority == 0.75
+    assert found.majority == 0.75 and score(rows, [], votes=False).majority is None
     assert found.outcomes == {"correct": 3, "incorrect": 1} and (found.tokens, found.truncated) == (21, 0.25)
 
 
-def problem(number: int) -> dict[str, Any]:
-    """What the tiny model writes stands in a comment, so every third problem is solved whatever it writes."""
-    return {
-        "id": f"p{number}",
-        "problem": f"count {number % 10} in a{number % 7} b1",
-        "answer": "def f():\n    return 4",
-        "tests": "def check(candidate):\n    assert candidate() == 4\n",
-        "entry_point": "f",
-        "signature": f"def f():\n    return {4 if number % 3 == 0 else 5} # ",
-    }
-
-
 @pytest.mark.usefixtures("bubblewrap")
-def test_a_study_trains_on_programs_and_evaluates_them_beside_sums(made, tmp_path):
-    for name, numbers in (("train", range(60)), ("test", range(60, 72))):
-        write_lines(tmp_path / f"{name}.jsonl", [problem(number) for number in numbers])
+def test_a_study_trains_on_programs_and_evaluates_them_beside_sums(evaluated, made, tmp_path):
+    """What the tiny model writes stands in a comment, so every third problem is solved whatever it writes."""
+    tests = "def check(candidate):\n    assert candidate() == 4\n"
+    shared = {"answer": "def f():\n    return 4", "tests": tests, "entry_point": "f"}
+    heads = [f"def f():\n    return {4 if n % 3 == 0 else 5} # " for n in range(72)]
+    asked = [{"id": f"p{n}", "problem": f"count {n % 10} in a{n % 7} b1", "signature": s} for n, s in enumerate(heads)]
+    write_lines(tmp_path / "train.jsonl", [shared | row for row in asked[:60]])
+    write_lines(tmp_path / "test.jsonl", [shared | row for row in asked[60:]])
+    benchmarks = [{"name": "programs", "source": "test.jsonl"}, {"name": "sums", "source": "count", "size": 5}]
     study = small_study(
         prompt={"program": "{problem}\n"},
         data={"root": str(tmp_path), "train": ["train.jsonl"], "train_size": 40, "validation_size": 10},
         training={"steps": 1, "validate_every": 1},
-        evaluation={
-            "benchmarks": [{"name": "programs", "source": "test.jsonl"}, {"name": "sums", "source": "count", "size": 5}]
-        },
+        evaluation={"benchmarks": benchmarks},
     )
-    data = DataFolder(tmp_path / "data")
-    prepare(study, data)
-    run = RunFolder(train_small(study, tmp_path / "run", data.path, made[1]))
-    rows = run_metrics(run)
+    prepare(study, data := DataFolder(tmp_path / "data"))
+    metrics = trained(study, tmp_path / "run", (data.path, made[1]))
     solved = sum(int(p["id"][1:]) % 3 == 0 for p in read_json_lines(data.validation))
-    assert rows[-1]["validation_accuracy"] == pytest.approx(solved / 10) and 0 < solved < 10
-    results = StudyFolder(tmp_path / "results")
-    evaluate_study(study, {"start/seed0": made[1]}, data, results)
-    found = model_evaluation(results.evaluation("start/seed0"))
+    assert metrics[-1]["validation_accuracy"] == pytest.approx(solved / 10) and 0 < solved < 10
+    found = model_evaluation(evaluated(study, data))
     programs, sums = found.records
     assert programs.per_problem == [float(n % 3 == 0) for n in range(60, 72)] and len(sums.per_problem) == 5
     assert programs.majority is None and sums.majority is not None

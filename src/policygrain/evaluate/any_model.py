@@ -56,10 +56,9 @@ def asked(
         for source in sources
     ]
     asks = {"template": prompt or PROMPT, "chat": chat, "chat_template_kwargs": chat_template_kwargs or {}}
+    settings |= {"benchmarks": benchmarks, "prompt": asks, "stop": tuple(stop or ())}
     try:
-        return Evaluation.model_validate(
-            {"benchmarks": benchmarks, "prompt": asks, "stop": tuple(stop or ()), **settings}
-        )
+        return Evaluation.model_validate(settings)
     except ValidationError as error:
         raise UserError(explained(error)) from error
 

@@ -35,8 +35,7 @@ from .scores import grade, score, write_samples
 def evaluate_study(study: Study, models: Mapping[str, Path], data: DataFolder, results: StudyFolder) -> dict[str, str]:
     """`evaluate` models of a study as it asks. Its initial model may be a name on the hub."""
     start = study.model.start
-    on_hub = {name for name, model in models.items() if str(model) == start and not model.exists()}
-    local = {name: local_copy(start, study.model.revision) for name in on_hub}
+    local = {name: local_copy(start, study.model.revision) for name, model in models.items() if str(model) == start}
     return evaluate(evaluation_of(study), {**models, **local}, data, results)
 
 

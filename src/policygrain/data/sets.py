@@ -40,8 +40,11 @@ class ProblemSet:
 
     def options(self, position: int) -> Row:
         """The options with which the answer of the problem at ``position`` is compared, other than its own."""
-        of = [{**options} for options in self.compared]
-        return {k: v for options in of if position in options.pop("at", [position]) for k, v in options.items()}
+        found: Row = {}
+        for options in self.compared:
+            if position in options.get("at", [position]):
+                found |= {key: value for key, value in options.items() if key != "at"}
+        return found
 
 
 _ENTRIES = yaml.safe_load(resources.files(__package__).joinpath("sets.yaml").read_text("utf-8"))

@@ -80,10 +80,11 @@ test-lab: .venv/.lab-ready
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e ./lab
 	touch $@
 
-# On a GPU: the tests of the modules that compute, a small study with vLLM, `evaluate-model`, a small study by TRL.
+# On a GPU: the tests of the modules that compute, and the smoke studies by the loop and by TRL.
 test-gpu: setup
 	POLICYGRAIN_GPU=0 $(PYTEST) -q -m "not slow and not slurm and not trl and not verl and not release" tests/model tests/train tests/trainers
-	$(BIN)/python -m pytest -q tests/gpu.py
+	POLICYGRAIN_GPU=0 $(MAKE) all STUDY=studies/smoke.yaml
+	POLICYGRAIN_GPU=0 $(MAKE) all STUDY=studies/smoke-trl.yaml
 
 # A whole run by verl.
 test-verl: .venv-verl/.ready

@@ -1,20 +1,34 @@
-"""What several tests share: small studies, and where real data is, if it is."""
+"""What several tests share, and what they need beyond the locked environment, without which they are skipped.
+
+A test names its need by a mark, `@pytest.mark.needs("gpu")`, or by a fixture that has one. `make test` runs without any
+of these; `.ci/run` installs them and calls `make test-optional`, where a skip is a failure.
+"""
 
 import os
 import shutil
 import signal
 import subprocess
 from collections.abc import Generator
+from functools import cache
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-from .support import machine, slurm
+from .support import slurm
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 ROOT = Path(__file__).parents[1]
 settings.register_profile("few", max_examples=3)
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+OF_FIXTURES = {  # fixture → its need
+    "bubblewrap": "bubblewrap",
+    "chromium": "chromium",
+    "benchmarks_folder": "problem sets",
+    "cluster": "slurm",
+}
+# Needs of default tests, which `make test-optional` runs; the others belong to targets of their own (pyproject.toml).
+OPTIONAL = ("bubblewrap", "chromium", "namespaces", "problem sets")
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
@@ -24,22 +38,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order = {name: place for place, name in enumerate(longest)}
     items.sort(key=lambda item: order.get(item.path.stem, len(order)))
     for item in items:
-        if set(machine.OPTIONAL) & _needs(item):
+        if set(OPTIONAL) & _needs(item):
             item.add_marker("optional")
 
 
 def _needs(item: pytest.Item) -> set[str]:
     """What a test needs beyond the environment, by its marks and its fixtures."""
     named = {need for mark in item.iter_markers("needs") for need in mark.args}
-    return named | {
-        machine.OF_FIXTURES[name] for name in getattr(item, "fixturenames", ()) if name in machine.OF_FIXTURES
-    }
+    return named | {OF_FIXTURES[name] for name in getattr(item, "fixturenames", ()) if name in OF_FIXTURES}
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Before fixtures, which may take minutes."""
     for need in sorted(_needs(item)):
-        if (reason := machine.missing(need)) is not None:
+        if (reason := missing(need)) is not None:
             pytest.skip(reason)
 
 
@@ -113,7 +125,7 @@ def bubblewrap():
 @pytest.fixture(scope="session")
 def benchmarks_folder():
     """Folder of real problem sets."""
-    return machine.problem_sets()
+    return problem_sets()
 
 
 @pytest.fixture(scope="session")
@@ -122,8 +134,68 @@ def chromium(tmp_path_factory):
     profile = tmp_path_factory.mktemp("browser")
 
     def run(address: str, *options: str) -> subprocess.CompletedProcess[str]:
-        command = [str(machine.browser()), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}"]
+        command = [str(browser()), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}"]
         command += ["--enable-logging=stderr", *options, address]
         return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
 
     return run
+
+
+def browser() -> str | None:
+    """The first browser that is installed."""
+    return next((path for name in BROWSERS if (path := shutil.which(name))), None)
+
+
+def problem_sets() -> Path:
+    """Folder of real problem sets: POLICYGRAIN_DATA, else ../shared/benchmarks beside the checkout."""
+    return Path(os.environ.get("POLICYGRAIN_DATA", ROOT.parent / "shared" / "benchmarks")).resolve()
+
+
+@cache
+def missing(need: str) -> str | None:
+    """Why this machine lacks it, and what to do; None where it is here."""
+    # Imported here: the objective is tested with the oldest Python and torch alone, too.
+    match need:
+        case "bubblewrap":
+            from policygrain.errors import UserError
+            from policygrain.grading.sandbox import isolation
+
+            try:
+                isolation()
+            except UserError as error:
+                return str(error)
+            return None
+        case "chromium":
+            return None if browser() else f"none of {', '.join(BROWSERS)} is here (apt-get install chromium)"
+        case "gpu":
+            import torch
+
+            return None if torch.cuda.is_available() else "torch sees no GPU (make test-gpu runs this on one)"
+        case "namespaces":
+            forbid = "echo 0 > /proc/sys/user/max_user_namespaces"
+            return tried("unshare", "--user", "--map-root-user", "sh", "-c", forbid)
+        case "problem sets":
+            there = (problem_sets() / "gsm8k_train.jsonl").exists()
+            return None if there else f"no real problem sets in {problem_sets()} (set POLICYGRAIN_DATA)"
+        case "verl":
+            from importlib.metadata import PackageNotFoundError
+
+            from policygrain.trainers.verl_settings import verl_python
+
+            try:
+                verl_python()
+            except PackageNotFoundError:
+                return "there is no environment with verl (make setup-verl)"
+            return None
+        case "slurm":
+            return slurm.missing()
+    raise ValueError(need)
+
+
+def tried(*command: str) -> str | None:
+    """Why a command fails here; None where it succeeds."""
+    try:
+        subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"not possible here: {getattr(error, 'stderr', None) or error}"
+    return None

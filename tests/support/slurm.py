@@ -31,7 +31,6 @@ class Cluster:
 
     folder: Path
     environment: dict[str, str] = field(default_factory=dict)
-    daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def ask(self, *command: str, timeout: float = 120) -> str:
         """What a SLURM command prints."""
@@ -108,12 +107,7 @@ def _configure(cluster: Cluster) -> None:
         for node, port in zip(NODES, ports, strict=True)
     )
     configuration = CONFIGURATION.read_text().format(
-        host=host,
-        controller="127.0.0.1",
-        user="root",
-        controller_port=controller_port,
-        folder=folder,
-        nodes=nodes,
+        host=host, controller_port=controller_port, folder=folder, nodes=nodes
     )
     (folder / "slurm.conf").write_text(configuration)
     # A cluster has its configuration in /etc/slurm, where programs find it with no word of it in the environment.
@@ -131,21 +125,18 @@ def _configure(cluster: Cluster) -> None:
 
 def _free_ports(count: int) -> list[int]:
     """Ports that nobody listens on just now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
             each.bind(("127.0.0.1", 0))
         return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 def _daemon(cluster: Cluster, name: str, program: str, *arguments: str) -> None:
     with (cluster.folder / "log" / f"{name}.out").open("ab") as out:
-        cluster.daemons[name] = subprocess.Popen(
+        subprocess.Popen(
             [program, *arguments],
-            env={**cluster.environment, "NODE": name, "FOLDER": str(cluster.folder)},
+            env=cluster.environment,
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,

@@ -6,8 +6,6 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from tabulate import tabulate
-
 SIDES = {"l": "left", "r": "right"}
 LATEX = str.maketrans({"−": "$-$", "±": r"$\pm$", "φ": r"$\varphi$", "λ": r"$\lambda$", "π": r"$\pi$", "\u00a0": "~"})
 
@@ -19,6 +17,8 @@ def columns(
 
     ``align`` has one letter per column, "l" for left and "r" for right; the last letter applies to all further columns.
     """
+    from tabulate import tabulate
+
     first, others = [SIDES[side] for side in align], SIDES[align[-1]]
     return tabulate(rows, header, form, colglobalalign=others, colalign=first, disable_numparse=True).splitlines()
 

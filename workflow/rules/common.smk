@@ -5,7 +5,8 @@ import shlex
 import sys
 from pathlib import Path
 
-from policygrain.commands.workflow import PARENT, lock_study, write_settings
+from policygrain.commands.app import PARENT
+from policygrain.commands.workflow import lock_study, write_settings
 from policygrain.errors import UserError
 from policygrain.figures import SUFFIXES, TABLES as TABLE_NAMES
 from policygrain.paths import START, StudyFolder

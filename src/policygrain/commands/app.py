@@ -14,8 +14,8 @@ import typer
 
 from .. import __version__
 from ..errors import Stopped, UserError
-from .workflow import PARENT
 
+PARENT = "POLICYGRAIN_SNAKEMAKE"  # environment variable: the process of Snakemake, with which its jobs end
 END_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 SHELL = {"max_content_width": 120}
 if not sys.stderr.isatty():  # tqdm reads this when it is imported; in a log, a line every ten seconds is enough

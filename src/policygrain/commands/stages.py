@@ -108,7 +108,6 @@ def train(
         read_slurm()
         claim_gpu()
     with Stop(deadline(time_limit)) as stop, processes(chosen.training):
-        check_ranks(study, len(seeds))
         for seed, start in starts.items():
             run = RunFolder(run_dir) if run_dir else folder.run(chosen.name, seed)
             tracked = nullcontext if run_dir else partial(live, study, folder, run)
@@ -126,15 +125,6 @@ def evaluate_after_training(study: Study, folder: StudyFolder, arm: Arm, seed: i
 
         model = {f"{arm.name}/seed{seed}": folder.run(arm.name, seed).model}
         on_rank_0(lambda: evaluate_study(study, model, folder.data, folder))
-
-
-def check_ranks(study: Study, runs: int) -> None:
-    """UserError if the ranks of this process cannot train several ``runs``, one after the other."""
-    from ..train.ranks import ranks
-
-    if runs > 1 and study.training.engine == "vllm" and ranks()[1] > 1:
-        # A vLLM engine that is shut down destroys the process group, which the ranks need for the next seed.
-        raise UserError("--seeds: several ranks that sample with vLLM train one seed per process.")
 
 
 def start_of(study: Study, folder: StudyFolder, seed: int) -> Path:

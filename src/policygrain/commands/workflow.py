@@ -14,7 +14,6 @@ from ..paths import StudyFolder
 from ..study import Study, study_text
 from ..study.stages import stage_settings
 
-PARENT = "POLICYGRAIN_SNAKEMAKE"  # environment variable: the process of Snakemake, with which its jobs end
 HELD: list[IO[str]] = []  # the lock of this process's study, open until it ends
 
 

@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from policygrain.errors import UserError
 from policygrain.merging import merge
-from policygrain.study import parse_study
 
 from ..commands import CASES
 from ..support.files import write_lines
@@ -167,10 +165,3 @@ def test_values_of_a_study_are_words_of_the_command_line_that_no_shell_runs(root
     assert code != 0 and f"policygrain: model '{INJECTION}' cannot be loaded" in said, said[-3000:]
     assert {path.name for path in (study.results / "logs").iterdir()} == {"prepare.log", "train"}
     assert not list(tmp_path.rglob("x"))
-
-
-@pytest.mark.parametrize("name", [INJECTION, "../up", "a b", ""])
-def test_names_that_are_no_words_are_refused(name, in_root):
-    """As the Snakefile reads a study."""
-    with pytest.raises(UserError, match="name: "):
-        parse_study(CASES["finished"] | {"name": name}, Path("study.yaml"))

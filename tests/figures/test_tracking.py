@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from policygrain import tracking
+from policygrain.cli import main
 from policygrain.errors import Stopped, UserError
 from policygrain.paths import StudyFolder
 from policygrain.records import write_record
@@ -24,11 +25,13 @@ from policygrain.results import StudyResults, model_evaluation, run_summary
 from policygrain.study import load_study, study_text
 from policygrain.study.runs import Run
 from policygrain.study.schema import Tracking
+from policygrain.text import redacted
 
 from ..support.files import write_lines
 from ..support.made_up import make_up, make_up_run
 from ..support.mlflow_store import Store
 from ..support.small import small_study
+from . import CASES
 
 STEPS, STARTED = 6, 1_700_000_000.0
 ROWS = [{"step": step, "total_tokens": 10 * step, "sampled_accuracy": step / 10} for step in range(STEPS + 1)]
@@ -317,3 +320,27 @@ def test_the_address_of_the_runs_is_printed_and_mlflow_takes_over(smoke, monkeyp
     tracking.serve(smoke.folder, smoke.study, 5000)
     assert f"/#/experiments/{store_of(smoke).experiment}/runs?" in capsys.readouterr().out
     assert begun[0][2:4] == ["mlflow", "server"] and tracking.tracking_uri(smoke.folder, smoke.study) in begun[0]
+
+
+SECRET = "s3cr3t-of-mine"
+NOWHERE = f"http://someone:{SECRET}@127.0.0.1:9"  # nothing listens on this port
+
+
+@pytest.mark.parametrize(("uri", "shown"), CASES["addresses"].items())
+def test_addresses_are_shown_without_credentials(uri, shown):
+    assert redacted(uri) == shown
+
+
+def test_no_message_or_record_holds_credentials(copied, empty_store, monkeypatch, capfd):
+    """Of a server that is not reached, and of a SQLite file, whose address may have some that SQLite ignores."""
+    folder, track = StudyFolder(copied), ["track", "--config", str(copied / "study.yaml"), "--results", str(copied)]
+    folder.tracking.unlink(missing_ok=True)
+    for name, value in {"MAX_RETRIES": "0", "TIMEOUT": "2"}.items():
+        monkeypatch.setenv(f"MLFLOW_HTTP_REQUEST_{name}", value)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", NOWHERE)
+    assert main(track) == 2 and not folder.tracking.exists()
+    said = capfd.readouterr()
+    assert "tracking.uri: MLflow at http://127.0.0.1:9 does not answer" in said.err and "Traceback" not in said.err
+    assert SECRET not in said.out + said.err
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{shutil.copy(empty_store, copied.parent)}?password={SECRET}")
+    assert main(track) == 0 and SECRET not in folder.tracking.read_text()

@@ -250,22 +250,16 @@ def _json_lines(path: Path, notes: list[str]) -> Iterator[Entry]:
 
 def _csv(path: Path, notes: list[str]) -> Iterator[Entry]:
     try:
-        is_ended = path.read_bytes()[-1:] in (b"\n", b"")
         with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
-            header = next(reader, [])
-            if len(header) == 1 and (separator := next(filter(header[0].count, ";\t"), None)):
-                raise UserError(
-                    f"{path}: columns are separated by {separator!r}; expected commas and decimal points (.tsv: tabs)."
-                )
-            for cells in filter(None, reader):
+            reader = csv.DictReader(file)
+            for row in reader:
                 where = f"{path}, line {reader.line_num}"
-                if len(cells) < len(header) and not is_ended and not any(reader):
+                if None in row or None in row.values():  # too many cells, or too few
+                    if any(reader):
+                        raise UserError(f"{where}: not as many cells as the {len(reader.fieldnames or [])} columns.")
                     notes.append(f"{where}: the last line is cut off and left out")
                     return
-                if len(cells) != len(header):
-                    raise UserError(f"{where}: {len(cells)} cells under {len(header)} columns.")
-                yield where, dict(zip(header, cells, strict=True))
+                yield where, row
     except (OSError, csv.Error, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read as CSV: {error}.") from error
 
@@ -280,7 +274,7 @@ def _json(path: Path, notes: list[str]) -> Iterator[Entry]:
     yield from ((f"{path}, entry {number}", entry) for number, entry in enumerate(content, start=1))
 
 
-SUFFIXES = {".json": _json, ".csv": _csv, ".tsv": _csv}  # others: JSON Lines
+SUFFIXES = {".json": _json, ".csv": _csv}  # others: JSON Lines
 FORMATS: dict[str, Callable[[Path, list[str]], Iterator[Entry]]] = {
     "trl": _json,
     "verl": _json_lines,

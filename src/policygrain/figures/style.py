@@ -73,6 +73,9 @@ def look(colour: str, marker: str, face: str = "") -> Look:
     return {"color": colour, "marker": marker, "markerfacecolor": face or colour, "linestyle": line}
 
 
+FIXED = {name: look(*pair) for name, pair in METHODS.items()}
+FIXED |= {"reinforce" if ratio == "none" else ratio: look(*pair, face="white") for ratio, pair in RATIOS.items()}
+FIXED["none"] = FIXED["reinforce"]
 # For the others: all pairs of a colour and a marker, the next of each in turn.
 FREE = [look(COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]) for i in range(len(COLOURS) * len(MARKERS))]
 
@@ -86,21 +89,13 @@ def looks(study: Study) -> dict[str, Look]:
     arms = run_matrix(study).arms
     keys = [arm.method_name if arm.method_name in arms else name for name, arm in arms.items()]
     chosen: dict[str, Look] = {START: {"color": GREY, "marker": "_", "linestyle": ":"}}
-    for key in sorted(dict.fromkeys(keys), key=lambda key: _fixed(key) is None):
-        mine = _fixed(key)
+    fixed = {key: FIXED.get(key.split("+", maxsplit=1)[0]) for key in keys}
+    for key in sorted(fixed, key=lambda key: fixed[key] is None):
+        mine, used = fixed[key], Counter(one["color"] for one in chosen.values())
         if mine is None or mine in chosen.values():
-            used = Counter(one["color"] for one in chosen.values())
             mine = min((one for one in FREE if one not in chosen.values()), key=lambda one: used[one["color"]])
         chosen[key] = mine
     return chosen | {name: chosen[key] for name, key in zip(arms, keys, strict=True)}
-
-
-def _fixed(key: str) -> Look | None:
-    name = key.split("+", maxsplit=1)[0]
-    ratio = "none" if name == "reinforce" else name
-    if ratio in RATIOS:
-        return look(*RATIOS[ratio], face="white")
-    return look(*METHODS[name]) if name in METHODS else None
 
 
 # ---- means with 95% intervals ---------------------------------------------------------------------------------------

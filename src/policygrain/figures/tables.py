@@ -109,22 +109,17 @@ def results_table(results: StudyResults) -> tuple[pd.DataFrame, list[Part]]:
 def _part_of(
     results: StudyResults, cells: Cells, note: str, best: Collection[tuple[str | None, str]] = frozenset()
 ) -> Part:
-    """A row per arm and a column per benchmark; cells in ``best`` are bold.
-
-    A column `n`, the number of units of the intervals, is added if arms differ.
-    """
+    """A row per arm and a column per benchmark; n is of units of the intervals; cells in ``best`` are bold."""
     arms, columns = (list(dict.fromkeys(names)) for names in zip(*cells, strict=True))
-    counts = {arm: [str(cells[arm, columns[0]].n)] for arm in arms}
-    unequal = len({*map(tuple, counts.values())}) > 1
     rows = []
     for arm in arms:
-        row = [name_of(results, arm), *(counts[arm] if unequal else [])]
+        row = [name_of(results, arm), str(cells[arm, columns[0]].n)]
         for column in columns:
             mean, low, high, *_ = cells[arm, column]
             bold = "**" * ((arm, column) in best)
             row.append(f"{bold}{mean:.1f} [{low:.1f}, {high:.1f}]{bold}")
         rows.append(row)
-    return Part(["method", *(["n"] if unequal else []), *(b.replace("_", " ") for b in columns)], rows, note)
+    return Part(["method", "n", *(b.replace("_", " ") for b in columns)], rows, note)
 
 
 def _responses(results: StudyResults) -> str:

@@ -4,10 +4,6 @@ from snakemake.utils import min_version
 
 min_version("9.27")
 
-if not workflow.config_settings.configfiles:
-
-    configfile: "config.yaml"
-
 
 report: "workflow/report/study.rst"
 

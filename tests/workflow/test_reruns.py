@@ -145,9 +145,17 @@ def test_prepared_problems_stand_for_files_that_are_gone(own):
     assert [path.name for path in (own.results / "logs").iterdir()] == ["prepare.log"], "nothing else was started"
 
 
-def test_a_misspelt_key_ends_in_one_message(root, tmp_path):
+def test_a_study_file_is_read_as_by_the_commands(root, tmp_path):
+    """A misspelt key and a repeated one are refused; Snakemake would read 1e-4 as text."""
     code, said = Study(root, tmp_path, training={"stepz": 3}).called("all")
     assert code != 0 and "training.stepz: unknown key. Did you mean 'steps'" in said
+    study = Study(root, tmp_path, training={"learning_rate": "RATE"})
+    text = study.file.read_text().replace("RATE", "1e-4")
+    study.file.write_text(text)
+    assert study.planned("results/smoke/data/train.jsonl") == {"prepare": 1}
+    study.file.write_text(text + "seeds: [7]\nseeds: [8]\n")
+    code, said = study.called("all")
+    assert code != 0 and "'seeds' occurs more than once" in said
 
 
 def test_values_of_a_study_are_words_of_the_command_line_that_no_shell_runs(root, tmp_path):

@@ -10,7 +10,7 @@ from policygrain.commands.workflow import lock_study, write_settings
 from policygrain.errors import UserError
 from policygrain.figures import SUFFIXES, TABLES as TABLE_NAMES
 from policygrain.paths import START, StudyFolder
-from policygrain.study import parse_study
+from policygrain.study import load_study
 from policygrain.study.runs import run_matrix
 from policygrain.study.stages import start_seed, start_seeds
 from policygrain.trainers.launch import launcher
@@ -19,7 +19,9 @@ from policygrain.trainers.launch import launcher
 # on it is then older, and Snakemake makes it again. The lock is held until Snakemake ends, so a second one cannot change
 # settings under the jobs of the first.
 try:
-    STUDY = parse_study(config, Path([*workflow.config_settings.configfiles, "config.yaml"][0]))
+    # Not Snakemake's `config`: it reads 1e-5 as text, and of a repeated key the last value.
+    files, changes = workflow.config_settings.configfiles or ["config.yaml"], workflow.config_settings.config
+    STUDY = load_study(*files, changes=changes)
     MATRIX = run_matrix(STUDY)
     if workflow.is_main_process:
         try:

@@ -91,7 +91,10 @@ def _context(study: Study) -> int | None:
         for name in ("config.json", "tokenizer_config.json"):
             if not (folder / name).is_file():
                 raise UserError(f"model.start: {folder} is not a model with a tokenizer: {name} is missing.")
-    config = read_json(config_of(start, study.model.revision), "Download the model again.")
+    try:
+        config = read_json(config_of(start, study.model.revision), "Download the model again.")
+    except UserError as error:
+        raise UserError(f"model.start: {error}") from error
     context = config.get("text_config", config).get("max_position_embeddings")
     return context if isinstance(context, int) else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import reprlib
@@ -21,10 +22,11 @@ from .schema import Study, distinct
 LONGEST_ARM = 150  # characters; folder names, with what is added to an arm's name, have at most 255 bytes
 
 
-def load_study(path: Path | str) -> Study:
-    """The study in a YAML file."""
+def load_study(path: Path | str, *above: Path, changes: Mapping[str, Any] = {}) -> Study:
+    """The study in a YAML file; the keys of the files ``above``, and then ``changes``, override its own."""
     path = Path(path)
-    return parse_study(_read(path), path)
+    data = functools.reduce(merge, [*map(_read, above), changes], _read(path))
+    return parse_study(data, path)
 
 
 def study_text(study: Study, path: Path) -> str:

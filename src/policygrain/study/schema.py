@@ -470,11 +470,13 @@ class Training(Section):
 
     @model_validator(mode="after")
     def _check_command(self) -> Training:
-        if self.trainer == "command":
-            needed = {"command": self.command, "logs": self.logs, "metrics": self.metrics.get("validation_accuracy")}
-            if missing := [name for name, value in needed.items() if value is None]:
-                what = "validation_accuracy with its name in the log" if missing[0] == "metrics" else "this key"
-                raise ValueError(f"{missing[0]}: trainer: command needs {what} (docs/your-script.md)")
+        read = {"command": self.command, "logs": self.logs, "metrics": self.metrics.get("validation_accuracy")}
+        missing = [name for name, value in read.items() if value is None]
+        if self.trainer == "command" and missing:
+            what = "validation_accuracy with its name in the log" if missing[0] == "metrics" else "this key"
+            raise ValueError(f"{missing[0]}: trainer: command needs {what} (docs/your-script.md)")
+        if self.command is None and (alone := [name for name in ("logs", "metrics", "model") if getattr(self, name)]):
+            raise ValueError(f"{alone[0]}: is read with trainer: command alone")
         return self
 
     @model_validator(mode="after")

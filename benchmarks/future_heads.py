@@ -28,8 +28,9 @@ from policygrain.data.families import FAMILIES, LEVELS, generate
 from policygrain.data.prompts import PromptRenderer
 from policygrain.grading import NumericGrader
 from policygrain.model import tiny
-from policygrain.model.engine import Rollout, open_engine
+from policygrain.model.engine import Rollout
 from policygrain.model.loading import load_model
+from policygrain.model.opening import open_engine
 from policygrain.model.tiny import finetune
 from policygrain.objective import Method, method
 from policygrain.study.schema import Prompt, TinyModel, Training, WarmStart

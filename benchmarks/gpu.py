@@ -56,8 +56,9 @@ from policygrain.files import read_json_lines
 from policygrain.grading import Outcome
 from policygrain.model import loading
 from policygrain.model.device import set_compute_dtype
-from policygrain.model.engine import Rollout, open_engine
+from policygrain.model.engine import Rollout
 from policygrain.model.loading import load_model
+from policygrain.model.opening import open_engine
 from policygrain.model.scoring import recompute_layers
 from policygrain.objective import method
 from policygrain.paths import RunFolder

@@ -56,8 +56,8 @@ from policygrain.data.prompts import PromptRenderer
 from policygrain.grading import Item, NumericGrader
 from policygrain.model import tiny
 from policygrain.model.device import compute_dtype, resolve_compute
-from policygrain.model.engine import open_engine
 from policygrain.model.loading import load_model
+from policygrain.model.opening import open_engine
 from policygrain.model.tiny import finetune
 from policygrain.objective import method
 from policygrain.provenance import seed_of

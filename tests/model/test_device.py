@@ -21,8 +21,8 @@ from policygrain.model.device import (
     set_compute_dtype,
     updates_are_made,
 )
-from policygrain.model.engine import open_engine
 from policygrain.model.loading import context_length
+from policygrain.model.opening import open_engine
 from policygrain.model.scoring import score_tokens
 from policygrain.objective import method
 from policygrain.study.schema import Model, Training

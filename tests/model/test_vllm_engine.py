@@ -11,7 +11,7 @@ import torch
 
 from policygrain.cli import main
 from policygrain.errors import UserError
-from policygrain.model import engine as module
+from policygrain.model import opening as module
 from policygrain.model.engine import Engine, Request
 from policygrain.model.loading import load_model
 from policygrain.model.torch_engine import TorchEngine

@@ -16,6 +16,16 @@ from packaging.requirements import Requirement
 ABSENT = (
     "pydantic typer transformers tokenizers numpy scipy pandas pyarrow matplotlib mlflow snakemake rich tqdm tabulate"
 )
+HIDDEN = f"""
+import sys
+
+class Hidden:
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] in {ABSENT.split()}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Hidden())
+"""
 
 
 def run(folder: Path, *arguments: str, code: int = 0) -> str:
@@ -45,8 +55,7 @@ def light(wheel, tmp_path_factory):
     """The package as it is installed, and a start of Python that hides the packages of the pipeline."""
     folder = tmp_path_factory.mktemp("light")
     zipfile.ZipFile(wheel).extractall(folder)
-    hidden = f"import sys\nfor name in {ABSENT.split()}:\n    sys.modules[name] = None\n"
-    (folder / "sitecustomize.py").write_text(hidden)
+    (folder / "sitecustomize.py").write_text(HIDDEN)
     return folder
 
 

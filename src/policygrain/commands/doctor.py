@@ -22,7 +22,7 @@ def check_machine(study: Study, results: Path) -> None:
     import torch
 
     from ..model.device import device
-    from ..model.engine import check_vllm_runs_here, resolve_engine
+    from ..model.opening import check_vllm_runs_here, resolve_engine
 
     check_free_space(results)
     device()

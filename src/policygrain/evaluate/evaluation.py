@@ -19,8 +19,9 @@ from ..data.sources import contaminated
 from ..errors import UserError
 from ..grading import Grader, open_grader
 from ..hub import local_copy
-from ..model.engine import Engine, open_engine, resolve_engine
+from ..model.engine import Engine
 from ..model.loading import context_length, load_model, load_tokenizer
+from ..model.opening import open_engine, resolve_engine
 from ..paths import DataFolder, RunFolder, StudyFolder
 from ..provenance import commit, hardware, versions
 from ..records import EvaluationFacts, ModelEvaluation, read_record, write_record

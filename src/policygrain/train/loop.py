@@ -19,8 +19,8 @@ from ..files import model_folder
 from ..grading import open_grader
 from ..hub import pinned
 from ..model.device import compute_dtype, compute_name, device, memory_errors, updates_are_made
-from ..model.engine import open_engine
 from ..model.loading import merged
+from ..model.opening import open_engine
 from ..model.scoring import micro_batches, score_tokens
 from ..model.vllm_engine import MAX_SEQUENCES
 from ..objective import Method, Sampler

@@ -65,7 +65,8 @@ def requests(profile: Path) -> dict[str, list[str]]:
     try:
         content = yaml.safe_load(profile.read_text(encoding="utf-8"))
         own, default = (content.get(key) or {} for key in ("set-resources", "default-resources"))
-        options = {key: content.get(f"slurm-{key}") for key in ("qos", "reservation", "requeue", "no_requeue")}
+        options = {key: content.get(f"slurm-{key}") for key in ("qos", "reservation")}
+        options |= {"requeue": False, "no_requeue": False}  # srun has no such options
         for rule in SUBMITTED:
             wanted = Wanted(Resources.from_mapping({**default, **(own.get(rule) or {})}).unwrapped_items())
             job, named = SimpleNamespace(resources=wanted, threads=1), dict.fromkeys(("account", "partition"), "")

@@ -23,10 +23,10 @@ def methods_that(monkeypatch):
     """Let `policygrain methods` raise an error; returns the exit code."""
 
     def raises(error: BaseException) -> int:
-        def method_groups(_: object) -> None:
+        def method_names() -> None:
             raise error
 
-        monkeypatch.setattr("policygrain.commands.study.method_groups", method_groups)
+        monkeypatch.setattr("policygrain.commands.study.method_names", method_names)
         return main(["methods"])
 
     return raises

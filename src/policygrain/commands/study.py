@@ -9,7 +9,7 @@ from typing import Annotated
 from typer import Argument
 
 from ..errors import UserError
-from ..objective import Method, comparison_names, method, method_names
+from ..objective import comparison_names, method, method_names
 from ..results import StudyResults
 from ..study import load_study
 from ..study.runs import run_matrix
@@ -82,7 +82,12 @@ def methods(
     config: Annotated[Path | None, option("study file whose own methods are listed, too")] = None,
 ) -> None:
     """List the methods."""
-    groups = method_groups(config)
+    groups = {
+        "Published methods": [method(name) for name in method_names()],
+        "To compare ratios: they differ in the ratio and its clip alone": [method(name) for name in comparison_names()],
+    }
+    if config:
+        groups["Methods of the study"] = [*load_study(config).methods.values()]
     by_name = {method.name: method for listed in groups.values() for method in listed}
     if as_json:
         print(json.dumps({name: m.data() for name, m in by_name.items()}, indent=1, ensure_ascii=False))
@@ -92,14 +97,3 @@ def methods(
         print(f"{title}:")
         for m in listed:
             print(f"  {m.name:{width}}  {m.summary}" + (f"  [{m.source}]" if m.source else ""))
-
-
-def method_groups(config: Path | None) -> dict[str, list[Method]]:
-    """Published methods, those that compare ratios, and those that a study defines, by title."""
-    groups = {
-        "Published methods": [method(name) for name in method_names()],
-        "To compare ratios: they differ in the ratio and its clip alone": [method(name) for name in comparison_names()],
-    }
-    if config:
-        groups["Methods of the study"] = [*load_study(config).methods.values()]
-    return groups

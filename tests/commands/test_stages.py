@@ -27,16 +27,6 @@ def test_what_cannot_be_done_is_said_before_anything_is_computed(command, says, 
     assert says in error and "Traceback" not in error and not (tmp_path / "run").exists()
 
 
-def test_a_start_model_without_a_tokenizer_is_one_message(tmp_path, capsys):
-    start = tmp_path / "start"
-    start.mkdir()
-    (start / "config.json").write_text('{"model_type": "qwen2"}')
-    options = [*configured(tmp_path, model={"start": str(start)}), "--results", str(tmp_path)]
-    assert main(["prepare", *options]) == 2 == main(["train", *options, "--arm", "grpo", "--seed", "0"])
-    error = capsys.readouterr().err
-    assert str(start) in error and "Traceback" not in error
-
-
 def test_a_start_model_is_made_again_when_training_problems_change(tmp_path):
     start = tmp_path / "start" / "seed0"
     made: dict[str, tuple[str, int]] = {}

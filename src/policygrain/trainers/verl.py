@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 import shutil
-import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -178,8 +177,7 @@ def read_back(folder: Path, settings: Training, dynamic: bool, run: RunFolder) -
             f"{model}: no model in Hugging Face's format. If verl saved only its shards, merge them: python -m "
             "verl.model_merger merge --backend fsdp --local_dir …/global_step_N/actor --target_dir this folder."
         )
-    rollouts, validations = (samples(folder / x, model, settings.max_tokens) for x in ("rollouts", "validations"))
-    rows, timings = metric_rows(log, settings, dynamic, rollouts, validations), timing_rows(log)
+    rows, timings = metric_rows(log, settings, dynamic), timing_rows(log)
     last = rows[-1]
     if math.isnan(last.get("validation_accuracy", math.nan)):
         raise UserError(f"{folder}: verl's log has no validation after the last step (trainer.test_freq).")
@@ -189,7 +187,7 @@ def read_back(folder: Path, settings: Training, dynamic: bool, run: RunFolder) -
     atomic_text(run.timings, "".join(map(line, timings)))
     return FinalMetrics(
         validation_accuracy=last["validation_accuracy"],
-        validation_length=last["validation_length"],
+        validation_length=math.nan,  # verl logs none
         steps=settings.steps,
         updates=last["total_updates"],
         tokens=last["total_tokens"],
@@ -217,28 +215,7 @@ def read_log(folder: Path, steps: int) -> ByStep:
     return log
 
 
-def samples(folder: Path, model: Path, most: int) -> ByStep:
-    """Numbers of the responses in each file of `trainer.rollout_data_dir` or `trainer.validation_data_dir`."""
-    steps = {}
-    tokenizer: Any = load_tokenizer(str(model))
-    for path in folder.glob("*.jsonl"):
-        rows = [row for _, row in json_lines(path, "It was written by verl.")]
-        if not rows or any({"output", "score"} - row.keys() for row in rows):
-            raise UserError(f"{path}: expected lines with output and score, as verl 0.9 writes them.")
-        ids = tokenizer([str(row["output"]) for row in rows], add_special_tokens=False).input_ids
-        # The text lacks the token that ends a response.
-        steps[int(path.stem)] = {
-            "length": statistics.fmean(min(len(tokens) + 1, most) for tokens in ids),
-            # verl's own share counts the responses that are as long as the longest of their batch.
-            "truncated_share": statistics.fmean(len(tokens) >= most for tokens in ids),
-            "reward_std": statistics.stdev(float(row["score"]) for row in rows) if len(rows) > 1 else math.nan,
-        }
-    return steps
-
-
-def metric_rows(
-    log: ByStep, settings: Training, dynamic: bool, rollouts: ByStep, validations: ByStep
-) -> list[dict[str, Any]]:
+def metric_rows(log: ByStep, settings: Training, dynamic: bool) -> list[dict[str, Any]]:
     """The rows of `metrics.jsonl`: one per step, and the final validation.
 
     With ``dynamic`` sampling, verl logs only the number of dropped groups: their responses are assumed to be as long as
@@ -251,13 +228,11 @@ def metric_rows(
         for name, accuracy in log.get(step, {}).items():
             if name.startswith("val-core/") and "/mean@" in name:
                 row["validation_accuracy"] = float(accuracy)
-                row["validation_length"] = validations.get(step, {}).get("length", math.nan)
         if data := log.get(step + 1):
             row |= {ours: float(data[theirs]) for ours, theirs in VERL["metrics"].items() if theirs in data}
             row |= {n.rpartition("/")[2]: float(v) for n, v in data.items() if n.startswith(PLUGIN)}
             row["accuracy"] = row.get("reward_mean")
             row["sampled_accuracy"] = None if dynamic else row["accuracy"]
-            row |= {name: v for name, v in rollouts.get(step + 1, {}).items() if name != "length" and not math.isnan(v)}
             length, dropped = row.get("response_length_mean", 0.0), row.get("groups_dropped", 0.0)
             if math.isnan(length + dropped):
                 raise UserError(

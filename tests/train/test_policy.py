@@ -25,8 +25,6 @@ from policygrain.train.stopping import Stop
 from ..support.small import assert_same_end, small_study, train_small, trained
 from ..support.training_batches import random_batch
 
-NO_PEFT = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed")
-
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
     return load_model(str(run))[0].state_dict()
@@ -62,7 +60,6 @@ def lora(**training: object) -> Study:
     return small_study(model={"lora": {"rank": 4, "alpha": 8.0, "targets": ["q_proj", "down_proj"]}}, training=training)
 
 
-@NO_PEFT
 def test_an_adapter_learns_resumes_and_is_saved_as_a_plain_model(made, tmp_path):
     study = lora(learning_rate=5e-2)
     run = tmp_path / "run"
@@ -81,7 +78,6 @@ def test_an_adapter_learns_resumes_and_is_saved_as_a_plain_model(made, tmp_path)
     assert_same_end(train_small(study, tmp_path / "stopped", *made), run)
 
 
-@NO_PEFT
 def test_an_adapter_that_cannot_be_made_is_one_message(made, tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"model\.lora\.targets: .*queries"):
         train_small(small_study(model={"lora": {"targets": ["queries"]}}), tmp_path / "run", *made)
@@ -121,8 +117,6 @@ def test_the_initial_policy_is_put_away_after_an_error(made):
         assert start is model and [tensor.data_ptr() for tensor in tensors] != on_host
         raise ZeroDivisionError
     assert [tensor.data_ptr() for tensor in tensors] == on_host
-    if importlib.util.find_spec("peft") is None:
-        return
     add_adapter(model, Lora(targets=["q_proj"]), seed=0)
     layers = [module for module in model.modules() if hasattr(module, "disable_adapters")]
     with pytest.raises(ZeroDivisionError), on_device(None, model):

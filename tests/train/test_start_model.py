@@ -6,26 +6,22 @@ from typing import Any
 
 import pytest
 
-from policygrain.cli import main
 from policygrain.errors import UserError
-from policygrain.paths import DataFolder, StartFolder, StudyFolder
+from policygrain.paths import DataFolder, StartFolder
 from policygrain.results import start_model
 from policygrain.study import Study
 from policygrain.train.start_model import check_start_model, ensure_start_model
 
 from ..conftest import ROOT
 from ..support.files import flip_bit, load_script, snapshot
-from ..support.small import SMALL, prepare, small_study, train_small, trained, write_study
+from ..support.small import prepare, small_study, train_small, trained
 
 QUICK = {"steps": 3, "mixed_steps": 3, "batch_size": 4}
 
 
 def quick_study(**changes: Any) -> Study:
     """The small study with an initial model that takes no time."""
-    return small_study(model={"warm_start": QUICK | changes.pop("warm_start", {})}, **changes)
-
-
-OTHER = quick_study(warm_start={"steps": 4})
+    return small_study(**{"model": {"warm_start": QUICK}} | changes)
 
 
 def build(study: Study, folder: Path) -> StartFolder:
@@ -34,10 +30,6 @@ def build(study: Study, folder: Path) -> StartFolder:
     prepare(study, data)
     ensure_start_model(study, 0, data, start)
     return start
-
-
-def weights(start: StartFolder) -> bytes:
-    return (start.path / "model.safetensors").read_bytes()
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +43,14 @@ def built(quick, tmp_path):
     return StartFolder(Path(shutil.copytree(quick, tmp_path / "built")) / "start")
 
 
-def test_a_start_model_that_is_up_to_date_is_left(built):
+def test_a_start_model_that_is_up_to_date_is_left_and_a_stale_one_is_built_again(built):
     before = {path: path.stat().st_mtime_ns for path in built.path.rglob("*")}
     build(quick_study(training={"steps": 9, "threads": 1}), built.path.parent)  # which decide nothing about it
     assert {path: path.stat().st_mtime_ns for path in built.path.rglob("*")} == before
     record = start_model(built)
     assert (record.digest, record.seed, record.steps) == (check_start_model(built.path), 0, 3)
+    stale = build(quick_study(model={"warm_start": QUICK | {"steps": 4}}), built.path.parent)
+    assert start_model(stale).steps == 4 and check_start_model(stale.path) != record.digest
 
 
 @pytest.mark.parametrize(
@@ -84,38 +78,17 @@ def test_a_damaged_start_model_is_built_again_or_refused(damage, built, made, tm
     assert again | {"start/start.json": b""} == whole | {"start/start.json": b""}
 
 
-def test_a_folder_that_is_no_start_model_is_not_replaced(made, tmp_path, capsys):
+def test_a_folder_that_is_no_start_model_is_not_replaced(made, tmp_path):
     """A model of the user's, say, is not removed."""
-    other = StudyFolder(tmp_path).start(0).path
-    other.mkdir(parents=True)
-    (other / "config.json").write_text("{}")
-    options = ["--config", str(write_study(tmp_path / "study.yaml", SMALL)), "--results", str(tmp_path)]
-    for command, code, said in (
-        ("start-model", 2, "run `policygrain prepare` first"),
-        ("prepare", 0, ""),
-        ("start-model", 2, f"{other}: contains files but no start.json"),
-    ):
-        assert main([command, *options]) == code
-        assert said in capsys.readouterr().err
-    assert snapshot(other) == {"seed0/config.json": b"{}"}
-    (other / "config.json").unlink()  # an empty folder is as good as none
-    ensure_start_model(quick_study(), 0, DataFolder(made[0]), StartFolder(other))
-    assert StartFolder(other).record.exists()
-
-
-def test_a_build_that_is_killed_before_its_rename_is_followed_by_a_whole_one(built, tmp_path, monkeypatch):
-    expected = weights(build(OTHER, tmp_path / "fresh"))
-    assert expected != weights(built)
-
-    def dying(path: Path, target: Path) -> Path:
-        raise KeyboardInterrupt
-
-    folder = Path(shutil.copytree(built.path.parent, tmp_path / "killed"))
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Path, "rename", dying)
-        build(OTHER, folder)
-    assert weights(build(OTHER, folder)) == expected
-    assert sorted(path.name for path in folder.iterdir()) == ["data", "start"]
+    other = StartFolder(tmp_path / "model")
+    other.path.mkdir()
+    (other.path / "config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"model: contains files but no start\.json"):
+        ensure_start_model(quick_study(), 0, DataFolder(made[0]), other)
+    assert snapshot(other.path) == {"model/config.json": b"{}"}
+    (other.path / "config.json").unlink()  # an empty folder is as good as none
+    ensure_start_model(quick_study(), 0, DataFolder(made[0]), other)
+    assert other.record.exists()
 
 
 @pytest.mark.parametrize("changes", [{"data": {"train": ["plain_sum"]}}, {"prompt": {"template": "{problem} Answer:"}}])

@@ -1,8 +1,6 @@
-"""Models and tokenizers from a folder or a hub, LoRA adapters, and the full weights of a model.
+"""Models and tokenizers from a folder or a hub, LoRA adapters by peft, and the full weights of a model.
 
-LoRA (arXiv 2106.09685) is by peft: W + (alpha / rank) B A, where only A and B are trained. With the adapter disabled
-the model is the initial policy, so a KL penalty to the initial policy needs no second model. For a model that TRL has
-sharded, functions that return full weights are collective operations: all ranks must call them.
+For a model that TRL has sharded, functions that return full weights are collective operations: all ranks call them.
 """
 
 from __future__ import annotations

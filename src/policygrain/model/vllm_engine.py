@@ -60,7 +60,9 @@ class VllmEngine:
         # By default vLLM would cast float32 weights to bfloat16.
         dtype = dtype or str(config.dtype or "float32").removeprefix("torch.")
         text: Any = config.get_text_config()
-        context, of_token = text.max_position_embeddings, bytes_per_token(text, getattr(torch, dtype).itemsize)
+        context, heads = text.max_position_embeddings, getattr(text, "num_key_value_heads", text.num_attention_heads)
+        size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+        of_token = 2 * text.num_hidden_layers * heads * size * getattr(torch, dtype).itemsize  # keys and values
         needed = None if tokens is None else max(tokens, context) * of_token
         machine = machine_settings(context, kv_gib, colocated, needed)
         self._sleeps = bool(machine.get("enable_sleep_mode"))
@@ -164,13 +166,6 @@ def frozen_heap() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
-
-
-def bytes_per_token(config: Any, itemsize: int) -> int:
-    """Bytes of a token's keys and values in all layers."""
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return int(2 * config.num_hidden_layers * heads * size * itemsize)
 
 
 def machine_settings(context: int, kv_gib: float | None, colocated: bool, needed: int | None = None) -> dict[str, Any]:

@@ -66,7 +66,8 @@ def ensure_start_model(study: Study, seed: int, data: DataFolder, out: StartFold
     UserError if ``out`` contains anything other than an initial model of this pipeline, because it would be lost.
     """
     if out.record.exists():
-        if _is_model(out, study, seed, data):
+        record = start_model(out)
+        if record.settings == _made_from(study, seed, data) and record.digest == digests.of_model(out.path):
             return
     elif out.path.exists() and any(out.path.iterdir()):
         raise UserError(
@@ -74,12 +75,6 @@ def ensure_start_model(study: Study, seed: int, data: DataFolder, out: StartFold
             "policygrain. Choose another folder, or remove this one."
         )
     build_start_model(study, seed, data, out)
-
-
-def _is_model(folder: StartFolder, study: Study, seed: int, data: DataFolder) -> bool:
-    """Whether ``folder`` has the initial model of this study, seed and training data, undamaged."""
-    record = start_model(folder)
-    return record.settings == _made_from(study, seed, data) and record.digest == digests.of_model(folder.path)
 
 
 def _made_from(study: Study, seed: int, data: DataFolder) -> dict[str, Any]:

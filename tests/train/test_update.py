@@ -110,6 +110,12 @@ def watched(ratio, batch):
 """
 
 
+def test_a_function_that_reads_the_steps_tensors_must_declare_it():
+    batch = random_batch().tokens
+    with pytest.raises(ValueError, match=r'@needs\("step_log_probs"\)'):
+        _ = batch.replace(step=method("grpo").step_of(batch)).step_tensors
+
+
 def test_a_function_reads_the_step_under_the_current_policy_if_it_declares_that(made, tmp_path, monkeypatch):
     (tmp_path / "watching_parts.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)

@@ -134,8 +134,9 @@ def finetune(
             share.backward()
             loss += share.item()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for stepped in (*optimizers, *schedules):
-            stepped.step()
+        for optimizer, schedule in zip(optimizers, schedules, strict=True):
+            optimizer.step()
+            schedule.step()
         losses.append(loss)
         progress.set_postfix_str(f"loss {loss:.3f}", refresh=False)
     return losses

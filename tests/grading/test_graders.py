@@ -13,7 +13,7 @@ from policygrain.errors import UserError
 from policygrain.grading import Item, NumericGrader, Options, open_grader
 from policygrain.grading.answers import MAX_LENGTH, grade_directly
 from policygrain.grading.extraction import boxed, extract
-from policygrain.grading.notation import Number, parse_number
+from policygrain.grading.notation import parse_number
 
 from . import items, read
 
@@ -71,9 +71,9 @@ def test_any_text_gets_an_outcome(text):
 @given(st.integers(-(10**30), 10**30), st.integers(1, 99), st.sampled_from([",", " "]))
 def test_numbers_have_their_value(value, bottom, separator):
     """Digits may be grouped by threes."""
-    assert parse_number(f"{value:,}".replace(",", separator)) == Number(Fraction(value), False)
+    assert parse_number(f"{value:,}".replace(",", separator)) == Fraction(value)
     for text in (f"{value}/{bottom}", f"{'-' * (value < 0)}\\frac{{{abs(value)}}}{{{bottom}}}"):
-        assert parse_number(text) == Number(Fraction(value, bottom), False)
+        assert parse_number(text) == Fraction(value, bottom)
 
 
 NO_NUMBERS = ["5/0", "", "-", "1..2", "1.2.3", "--1", "1e", "\\frac{1}{0}", "1e5000", "1" * 41, "1,23", "1 2", "1, 234"]

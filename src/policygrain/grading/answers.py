@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Sequence
+from fractions import Fraction
 from importlib.metadata import version
 from typing import Any
 
@@ -12,7 +13,7 @@ from ..errors import UserError
 from ..text import shortened
 from .extraction import boxed, check_protocol, extract
 from .grader import UNREADABLE_GOLD, Grader, Item, Options, Outcome
-from .notation import MAX_DEPTH, OPTIONAL_SPACES, Number, agree, compact, depth, is_list, parse_number
+from .notation import MAX_DEPTH, OPTIONAL_SPACES, compact, depth, is_list, parse_number, same_number
 from .workers import Pool, Task
 
 # A longer answer (in characters), or one nested deeper than MAX_DEPTH, is unparsable, a gold answer unreadable. The
@@ -51,11 +52,11 @@ class NumericGrader(Grader):
         if actual is None:
             # `1,2` and `1 2` are two numbers: readable, but not the one that was asked for.
             joined = _number(answer.replace(",", "").replace(" ", ""))
-            return "incorrect" if joined else "unparsable"
-        return "correct" if actual.value == expected.value else "incorrect"
+            return "unparsable" if joined is None else "incorrect"
+        return "correct" if actual == expected else "incorrect"
 
 
-def _number(text: str) -> Number | None:
+def _number(text: str) -> Fraction | None:
     text = text.strip().strip("$").strip(" ")
     return parse_number(OPTIONAL_SPACES.sub("", text).removesuffix(".")) if _PLAIN.fullmatch(text) else None
 
@@ -101,11 +102,8 @@ class MathGrader(Grader):
 
     def unreadable_golds(self, items: Sequence[Item]) -> list[Item]:
         """Items whose gold answers are not readable or not graded equal to themselves, those of texts left out."""
-        tasks: dict[Item, Task] = {}
-        for item in items:
-            if not item.options.text:
-                gold = without_box(item.gold)
-                tasks[item] = (gold, gold, item.options)
+        golds = {item: without_box(item.gold) for item in items if not item.options.text}
+        tasks: dict[Item, Task] = {item: (gold, gold, item.options) for item, gold in golds.items()}
         # Not by grade_directly, which accepts equal texts without parsing them.
         parsed = [*{task for task in tasks.values() if not task[0].isdecimal() and not _too_large(task[0])}]
         outcomes = dict(zip(parsed, self.pool.run(parsed), strict=True))
@@ -132,8 +130,8 @@ def grade_directly(gold: str, answer: str, options: Options) -> str | None:
         return "unparsable"
     if options.list_answer:
         return None
-    a, b = parse_number(expected), parse_number(actual)
-    return None if a is None or b is None else "correct" if agree(a, b, options) else "incorrect"
+    equal = same_number(expected, actual, options)
+    return None if equal is None else "correct" if equal else "incorrect"
 
 
 def _too_large(gold: str) -> bool:

@@ -12,7 +12,6 @@ import re
 import unicodedata
 from collections.abc import Callable
 from fractions import Fraction
-from typing import NamedTuple
 
 from .grader import Options
 from .units import MEANINGFUL
@@ -93,17 +92,19 @@ _REWRITTEN: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"(?<!\\)\\! ?", ""),
     (r"(?<!\\)\\[,;:> ]|~", " "),
     (r"(?<![a-z] )(?<![a-z])\{ ?, ?\}", ","),
-    (r"(?<!\\)\$", ""),
+    (r"(?<!\\)(?:\$|\\[\[\]()])", ""),
     (r"\\(?:left|right|[bB]igg?[lr]?)(?![a-zA-Z])\s*\.?", ""),
     (r"\\log ?_ ?(?:e(?![a-zA-Z])|\{ ?e ?\})", r"\\ln "),
     (r"(?:\{ ?\})?\^ ?(?:\{ ?\\circ ?\}|\\circ(?![a-zA-Z]))", r"^\\circ "),
     (r"(?<![\d.,/] )(?<![\d.,/])(\d+) (\d+)/(\d+)(?![\d/])", r"\1 \\frac{\2}{\3}"),
     (r"\\\{ ?\\\}", r"\\emptyset "),
+    (rf"^\\\{{[^|:<>]*?(?:\||\\mid(?![a-zA-Z])|:) ?([^|]*(?:{RELATION.pattern})[^|]*?) ?\\\}}$", r"\1"),
     (r"<=|=<", r"\\le "),
     (r">=|=>", r"\\ge "),
     (r"!=|\\not ?=", r"\\ne "),
     (r"(?<=[A-Za-z)])['\u2019\u2032]", r"^{\\prime}"),
     (r"\\text ?\{( ?,? ?)\}", r"\1 "),
+    (r"\\text ?\{ ?([A-Z][a-z]+ \d+) ?\}", r"\1 "),  # a date
     (
         r",? ?(?:\\text ?\{ ?,? ?(and|or),? ?\}|(?<=[\d)}\]\s])\b(and|or)\b(?![^{}]*\})"
         r"|\\(land|lor|wedge|vee)(?![a-zA-Z])) ?",
@@ -115,8 +116,8 @@ _REWRITTEN: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (rf"({_FUNCTION})(?:\({_DEGREES}\)|\{{{_DEGREES}\}}|{_DEGREES})", r"\1(\2\3\4 \\cdot \\frac{\\pi}{180})"),
 ]
 _COMPILED = [(re.compile(pattern), replacement) for pattern, replacement in _REWRITTEN]
-_LEADING = re.compile(r"(?:[=≈+]|\\sim(?![a-zA-Z])|\\therefore(?![a-zA-Z])) ?")
-_DISPLAY = re.compile(r"\\[\[(] ?((?:(?!\\[\[\]()]).)*?) ?\\[\])]", re.DOTALL)
+_LEADING = re.compile(r"^(?:[=≈+]|\\sim(?![a-zA-Z])|\\therefore(?![a-zA-Z])) ?")
+_TRAILING = re.compile(r"(?:[ ,;]|(?<!\.)\.)+$")  # dots that stand for more digits or terms remain
 _BRACKETS = re.compile(r"(\\\{(?=.*\\\}$)|[(\[](?!.*\\\}$))(.+?)(\\\}|[)\]])")
 _BOTH_SIGNS = re.compile(r"\\(?:pm|mp)(?![a-zA-Z])")
 _THOUSANDS = re.compile(r"(?<![\d.,])(?<![(\[])\d{1,3}(?:,\d{3})+(?![\d,])|(?<=[(\[])\d{1,3}(?:,\d{3})+(?![\d,)\]])")
@@ -128,16 +129,8 @@ def normalize(text: str) -> str:
     text = " ".join(text.translate(_TABLE).split())
     for pattern, replacement in _COMPILED:
         text = pattern.sub(replacement, text)
-    text = _trimmed(unbraced(_trimmed(" ".join(text.split()))))
-    if match := _DISPLAY.fullmatch(text):
-        text = unbraced(_trimmed(match[1]))
-    return text[match.end() :] if (match := _LEADING.match(text)) else text
-
-
-def _trimmed(text: str) -> str:
-    """``text`` without punctuation at its end; dots that stand for more digits or terms remain."""
-    text = text.rstrip(" ,;")
-    return text if text.endswith("..") else text.removesuffix(".").rstrip(" ,;")
+    text = unbraced(_TRAILING.sub("", " ".join(text.split())))
+    return _LEADING.sub("", _TRAILING.sub("", text))
 
 
 def unbraced(text: str) -> str:
@@ -267,15 +260,18 @@ _RUNS = re.compile(
     rf"(?P<words>{_RUN}(?: *{_RUN})*)"
     r"|\\(?:text|begin|end|mathbb|operatorname) ?\{[^{}]*\}|_ ?\{[^{}]*\}|\\[a-zA-Z]+"
 )
-_NUMERAL, _VOWEL, _NO_PRODUCT = map(re.compile, ("[IVXLCDM]{2}", "(?i)[eio]", "(?i)[aeiou]|^[^x]*y[^x]*$"))
+_NUMERAL, _VOWEL, _NO_PRODUCT = map(re.compile, ("[IVXLCDM]{2}|NO", "(?i)[eio]", "(?i)[aeiou]|^[^x]*y[^x]*$"))
+_CAPITALS = re.compile("[A-Z]?[a-z]+|[A-Z]+")
 
 
-def is_word(letters: str, alone: bool = False) -> bool:
+def is_word(letters: str, alone: bool) -> bool:
     """Whether ``letters`` are a word, not a product such as `xyz`; ``alone``: nothing is beside them (`no`, `IV`)."""
     if len(letters) == 2:
         return alone and bool(_NUMERAL.match(letters) or (not letters.isupper() and _VOWEL.search(letters)))
+    if len(letters) < 3 or letters in FUNCTIONS.split("|") or not _CAPITALS.fullmatch(letters):
+        return False
     is_product = "".join(sorted(letters)) in "abcdpqrstuvwxyz" or not _NO_PRODUCT.search(letters)
-    return len(letters) > 2 and (letters.isupper() or not is_product) and letters not in FUNCTIONS.split("|")
+    return letters.isupper() or not is_product
 
 
 def words_as_text(text: str) -> str:
@@ -283,17 +279,10 @@ def words_as_text(text: str) -> str:
 
     def replaced(match: re.Match[str]) -> str:
         words = plain(match["words"] or "")
-        has_word = any(is_word(run, run == text) for run in re.findall("[A-Za-z]+", words))
+        has_word = any(is_word(run, run == plain(text).strip(".")) for run in re.findall("[A-Za-z]+", words))
         return f"\\text{{WORD {words.upper().strip(' .')}}}" if has_word else match[0]
 
     return _RUNS.sub(replaced, text)
-
-
-def spaced(text: str, other: str) -> str:
-    """``text`` with spaces in those of its words whose letters are all variables in ``other``: products."""
-    variables = set(re.findall(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])", other))
-    replaced = lambda m: " ".join(m[0]) if variables.issuperset(m[0]) else m[0]  # noqa: E731
-    return re.sub(r"(?<![A-Za-z\\{])[A-Za-z]{3,}(?![A-Za-z}])", replaced, text)
 
 
 def bases(text: str) -> list[str]:
@@ -301,14 +290,7 @@ def bases(text: str) -> list[str]:
     return sorted(match[0] for match in _BASED.finditer(text))
 
 
-# ---- numbers ---
-
-
-class Number(NamedTuple):
-    """The value of a written number; ``decimal``: it has a decimal point, so it may be rounded."""
-
-    value: Fraction
-    decimal: bool
+# ---- numbers -------------------------------------------------------------------------------------------------------
 
 
 # At most 40 digits: longer numbers are compared as expressions, within the limits of the workers.
@@ -322,24 +304,27 @@ _SEPARATORS = re.compile(r"[,\s]")
 OPTIONAL_SPACES = re.compile(r"\s+(?![\d.])|(?<![\d.,])\s+")
 
 
-def parse_number(text: str) -> Number | None:
+def parse_number(text: str) -> Fraction | None:
     """The number written in ``text``, which has no optional spaces; None if it is not one number (`1,3` is two)."""
     match = _NUMBER.fullmatch(_POWER.sub(r"e\1\2", _FRACTION.sub(r"\1\2/\3", text)))
     if match is None:
         return None
     top, bottom = (Fraction(_SEPARATORS.sub("", part)) for part in (match[1], match[2] or "1"))
-    return Number(top / bottom, "." in text) if bottom else None
+    return top / bottom if bottom else None
 
 
-def agree(gold: Number, given: Number, options: Options) -> bool:
-    """Whether the numbers are equal, within a tolerance or, if one has a decimal point, equal to six decimals."""
-    if gold.value == given.value or options.within_tolerance(gold.value, given.value):
-        return True
-    if not (gold.decimal or given.decimal):
-        return False
+def same_number(gold_text: str, given_text: str, options: Options) -> bool | None:
+    """Whether two numbers are equal, within a tolerance or, if one has a decimal point, equal to six decimals.
+
+    None if one is not a number.
+    """
+    gold, given = parse_number(gold_text), parse_number(given_text)
+    if gold is None or given is None:
+        return None
+    difference = abs(gold - given)
     # The relative bound distinguishes 1e-10 from 2e-10, which are equal to six decimals.
-    difference = abs(gold.value - given.value)
-    return difference <= Fraction(1, 10**6) and difference <= abs(gold.value) / 10**5
+    is_rounding = "." in gold_text + given_text and difference <= min(Fraction(1, 10**6), abs(gold) / 10**5)
+    return difference == 0 or is_rounding or options.within_tolerance(gold, given)
 
 
 def open_brackets(text: str) -> list[int]:

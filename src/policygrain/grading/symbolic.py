@@ -1,24 +1,30 @@
 """Grading of one answer against one gold answer by computer algebra. Imported by workers only.
 
-math-verify parses both texts and compares values. Cases that it accepts wrongly are rejected before: different items,
-brackets, names, units, bases or words, and equations that are false.
+Both texts are split into items, names, values and units, and math-verify's parser reads the values. Cases that it would
+accept wrongly are rejected before: different items, brackets, names, units, bases or words, and false equations.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
+import random
 import re
+from collections.abc import Callable, Collection
 from typing import Any
 
 import sympy
+from latex2sympy2_extended import latex2sympy
+from latex2sympy2_extended.latex2sympy2 import ConversionConfig
+from latex2sympy2_extended.math_normalization import NormalizationConfig, normalize_latex
+from math_verify import verify
+from sympy.core.function import AppliedUndef
 from sympy.core.relational import Relational
 from sympy.logic.boolalg import And
 
 from . import notation
-from .expressions import equal, is_number, matched, parse, renamed
-from .grader import Options, Outcome, UnreadableGold
-from .units import DEGREE, PERCENT, RADIAN, Quantity, differ, read_quantity
+from .grader import DEFAULT, Options, Outcome, UnreadableGold
+from .units import DEGREE, PERCENT, RADIAN, UNITS_OF_ANY_KIND, read_quantity
 
 ROUNDING = Options(relative_tolerance=0.01)  # of a value and its rounding in `3.14159 ≈ 3.14`
 
@@ -32,7 +38,7 @@ def grade_pair(gold: str, answer: str, options: Options) -> Outcome:
     gold, answer = notation.normalize(gold), notation.normalize(answer)
     if parse(notation.split_top(gold, "=")[-1]) is None:
         _, items = notation.bracketed(notation.labelled(notation.without_range(gold))[1])
-        if not all(item and parse(read_quantity(item, True).value) is not None for item in items):
+        if not all(item and parse(read_quantity(item, True)[0]) is not None for item in items):
             raise UnreadableGold(gold)
     try:
         return "correct" if _same(gold, answer, options) else "incorrect"
@@ -48,7 +54,6 @@ _SYMBOL = (
 )
 _FUNCTION = r"[f-h](?: ?\^ ?\{ ?(?:-1|\\prime) ?\})? ?\((?:[^()=]*|[f-h] ?\([^()=]*\))\)"
 _NAME = re.compile(rf"{_SYMBOL}(?: ?\([^()=]*\))?|{_FUNCTION}|{_SYMBOL}(?: ?: ?{_SYMBOL})+")
-_WORDS = re.compile(r"[a-z]{2,}[a-z\d ]*")
 _TIME = re.compile(r"0?(\d{1,2}:[0-5]\d(?::(?!00)[0-5]\d)?)(?::00)?([ap]m)?", re.IGNORECASE)
 _SPACES = re.compile(r"\s|\\text|[{}.]")
 _NAMED_LIST = re.compile(rf"(?P<name>{_SYMBOL}|\([^()=]*\)) ?= ?(?P<items>[^=]*)")
@@ -57,7 +62,7 @@ _NAMED_LIST = re.compile(rf"(?P<name>{_SYMBOL}|\([^()=]*\)) ?= ?(?P<items>[^=]*)
 def _same(gold: str, answer: str, options: Options) -> bool:
     """Whether a normalized answer, a single one or a collection, is the same as the gold answer."""
     gold, answer = notation.without_range(gold), notation.without_range(answer)
-    if gold == answer or _same_words(gold, answer) or notation.same_option(gold, answer):
+    if gold == answer or notation.same_option(gold, answer):
         return True
     (label, value), (given_label, given) = notation.labelled(gold), notation.labelled(answer)
     if not (label and given_label):
@@ -78,15 +83,6 @@ def _same(gold: str, answer: str, options: Options) -> bool:
     if len(golds) == len(answers) == 1 and brackets == given_brackets == "":
         return _same_value(golds[0], answers[0], options)
     return _same_items(_collection(gold, brackets, golds), _collection(answer, given_brackets, answers), options)
-
-
-def _same_words(gold: str, answer: str) -> bool:
-    r"""Whether two texts are the same words, case and a final stop apart: `\text{June 20.}`, `June 20`."""
-    words, given = plain = [notation.plain(text).removesuffix(".").strip() for text in (gold, answer)]
-    if words.casefold() != given.casefold() or not _WORDS.fullmatch(words.casefold()):
-        return False
-    first = [text.partition(" ")[0] for text in plain]
-    return "\\text" in gold + answer or any(notation.is_word(w, True) and not w.isupper() for w in first)
 
 
 def _collection(text: str, brackets: str, items: list[str]) -> tuple[str, str, list[str], dict[str, str]]:
@@ -133,7 +129,6 @@ def _same_item(gold: str, answer: str, options: Options) -> bool:
 # An inequality sign, or other notation of sets of numbers, without an environment such as cases.
 _SETS = re.compile(rf"^(?!.*\\begin).*(?:{notation.RELATION.pattern}|\\(?:cup|cap|setminus|mathbb|emptyset|infty))")
 _MEMBER = re.compile(r"^[A-Za-z](?:_\w)?(?:\([A-Za-z]\))? ?\\in(?![a-zA-Z]) ?")
-_BUILDER = re.compile(r"\\\{[^|:<>]*?(?:\||\\mid(?![a-zA-Z])|:)(?P<condition>[^|]*)\\\}")
 _CLOSED_AT_INFINITY = re.compile(r"\\infty ?\]|\[ ?-? ?\\infty")
 
 
@@ -148,8 +143,6 @@ def _same_sets(gold: str, answer: str) -> bool:
 
 def _real_set(text: str) -> tuple[str, Any] | None:
     """The name of the variable, "" if there is none, and the set of real numbers that ``text`` describes, or None."""
-    if (match := _BUILDER.fullmatch(text)) and notation.RELATION.search(match["condition"]):
-        text = match["condition"].strip()
     for word, combine in ((r"\\lor(?![a-zA-Z])", sympy.Union), (r"\\land(?![a-zA-Z])", sympy.Intersection)):
         parts = notation.split_top(text, word)
         if len(parts) > 1:
@@ -174,17 +167,14 @@ def _same_relations(gold: Any, answer: Any) -> bool:
         return matched(gold.args, answer.args, _same_relations)
     if not (isinstance(gold, Relational) and isinstance(answer, Relational)):
         return False
-    answer = renamed(gold, answer)
     if not all(isinstance(side, sympy.Expr) for side in (*gold.args, *answer.args)):
         return bool(gold == answer)
     if gold.rel_op.replace(">", "<") != answer.rel_op.replace(">", "<"):
         return False
-    a, b = (r.gts - r.lts if hasattr(r, "gts") else sympy.together(r.lhs - r.rhs) for r in (gold, answer))
-    is_equation = isinstance(gold, sympy.Eq)
-    if is_equation:
-        a, b = (sympy.fraction(difference)[0] for difference in (a, b))
+    has_order = hasattr(gold, "gts")
+    a, b = (r.gts - r.lts if has_order else sympy.fraction(sympy.together(r.lhs - r.rhs))[0] for r in (gold, answer))
     ratio = sympy.simplify(a / b)
-    return bool(ratio.is_number and ratio.is_finite and ratio != 0 and (is_equation or ratio.is_positive))
+    return bool(ratio.is_number and ratio.is_finite and (ratio.is_positive if has_order else ratio != 0))
 
 
 # ---- single values --------------------------------------------------------------------------------------------------
@@ -237,8 +227,8 @@ def _sides(text: str) -> tuple[str, str] | None:
 
 def _value(text: str) -> Any:
     """The value of a quantity without its unit, or None."""
-    quantity = read_quantity(text, True)
-    return parse(rf"\frac{{{quantity.value}}}{{100}}" if quantity.unit == PERCENT else quantity.value)
+    value, unit = read_quantity(text, True)
+    return parse(rf"\frac{{{value}}}{{100}}" if unit == PERCENT else value)
 
 
 def _is_name(left: str) -> bool:
@@ -246,44 +236,34 @@ def _is_name(left: str) -> bool:
     return _NAME.fullmatch(left) is not None and not is_number(parse(left))
 
 
-def _is_asked_for(left: str, gold: str) -> bool:
-    """Whether the left side of an answer such as `m + n = 5` can be what a problem with the gold answer 5 asks for."""
-    value = parse(left)
-    return value is None or (isinstance(value, sympy.Expr) and len(value.free_symbols) > 1 and is_number(parse(gold)))
-
-
 def _same_quantity(gold_text: str, answer_text: str, options: Options) -> bool:
     """Whether two values, with their units where both have one, are the same."""
     if len(notation.split_top(gold_text, ":")) != len(notation.split_top(answer_text, ":")):
         return False  # a ratio and its quotient are not the same
-    gold = read_quantity(gold_text, re.match(r"[-+]?[\d.,/]+ ", gold_text) is not None)
-    answer = read_quantity(answer_text, is_number(parse(gold.value)))
-    degrees, given_degrees = (q.unit == DEGREE or "^\\circ" in q.value for q in (gold, answer))
-    if differ(gold, answer) and {gold.unit, answer.unit} != {DEGREE, RADIAN}:
+    gold, unit = read_quantity(gold_text, re.match(r"[-+]?[\d.,/]+ ", gold_text) is not None)
+    answer, given_unit = read_quantity(answer_text, is_number(parse(gold)))
+    units = {unit, given_unit} - {""}
+    if len(units) > 1 and units != {DEGREE, RADIAN} and not (UNITS_OF_ANY_KIND in units and PERCENT not in units):
         return False
-    if {gold.unit, answer.unit} == {PERCENT, ""}:
-        return _same_percentage(gold, answer, options)
-    expected, actual = (q.value.replace("^\\circ", "") for q in (gold, answer))
-    if degrees and not given_degrees and (answer.unit == RADIAN or (answer.unit == "" and "\\pi" in actual)):
-        expected = rf"\frac{{\pi}}{{180}} \cdot ({expected})"
+    degrees, given_degrees = unit == DEGREE or "^\\circ" in gold, given_unit == DEGREE or "^\\circ" in answer
+    gold, answer = gold.replace("^\\circ", ""), answer.replace("^\\circ", "")
+    if units == {PERCENT} and unit != given_unit:
+        if _same_number(gold, answer, options):
+            return True
+        # The number may be a share, too, but a whole number is none: 2 is not 200%.
+        percentage, number = (gold, answer) if unit else (answer, gold)
+        return not number.lstrip("-").isdecimal() and _same_number(number, rf"\frac{{{percentage}}}{{100}}", options)
+    if degrees and not given_degrees and (given_unit == RADIAN or (given_unit == "" and "\\pi" in answer)):
+        gold = rf"\frac{{\pi}}{{180}} \cdot ({gold})"
     elif given_degrees and not degrees and not options.degrees:
-        actual = rf"\frac{{\pi}}{{180}} \cdot ({actual})"
-    return _same_number(expected, actual, options)
-
-
-def _same_percentage(gold: Quantity, answer: Quantity, options: Options) -> bool:
-    """Whether a percentage and a number without a percent sign are the same: 10 or 0.1 for 10%, but not 2 for 200%."""
-    if _same_number(gold.value, answer.value, options):
-        return True
-    percentage, number = (gold.value, answer.value) if gold.unit else (answer.value, gold.value)
-    return not number.lstrip("-").isdecimal() and _same_number(number, rf"\frac{{{percentage}}}{{100}}", options)
+        answer = rf"\frac{{\pi}}{{180}} \cdot ({answer})"
+    return _same_number(gold, answer, options)
 
 
 def _same_number(gold: str, answer: str, options: Options) -> bool:
-    a, b = notation.parse_number(notation.compact(gold)), notation.parse_number(notation.compact(answer))
-    if a and b:
-        return notation.agree(a, b, options)
-    gold, answer = notation.spaced(gold, answer), notation.spaced(answer, gold)
+    same = notation.same_number(notation.compact(gold), notation.compact(answer), options)
+    if same is not None:
+        return same
     expected, actual = parse(gold), parse(answer)
     if len({"\\text{WORD" in notation.words_as_text(text) for text in (gold, answer)}) > 1:
         return False  # the product of a word and 0 is 0
@@ -294,12 +274,137 @@ def _same_number(gold: str, answer: str, options: Options) -> bool:
     return equal(expected, actual, options)
 
 
+# ---- expressions ----------------------------------------------------------------------------------------------------
+
+_NORMALIZATION = NormalizationConfig(basic_latex=False, malformed_operators=True, nits=True, boxed="none")
+_CONVERSION = ConversionConfig(lowercase_symbols=False)
+# Notation that the parser does not read, or reads differently: `1 000 000`, `4.5e33`, `1./3`, `\frac\pi 2`.
+_REWRITTEN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
+    (re.compile(r"(?<![\d.,] )(?<![\d.,])\d{1,3}(?: \d{3})+(?![\d,]| \d)"), lambda match: match[0].replace(" ", "")),
+    (re.compile(r"(?<![\w.\\])([0-9]+\.?[0-9]*|\.[0-9]+)[eE]([-+]?[0-9]{1,3})(?!\w)"), r"\1 \\cdot 10^{\2}"),
+    (re.compile(r"(?<=[0-9])\.(?=[/ }])"), ""),
+    (re.compile(r"\^ ?\{? ?\\(?:top|intercal)(?![a-z]) ?\}?"), "^T"),
+    (re.compile(r"\\text ?\{ ?([A-Za-z]|[0-9]+) ?\}"), r" \1 "),
+    (re.compile(r"\\[dtc]?frac\s*(?:\{([^{}]*)\}|(\\[a-z]+|\b\w))\s+(\w)"), r"\\frac{\1\2}{\3}"),
+    (re.compile(rf"(?<![A-Za-z\\{{])({notation.FUNCTIONS})(?![A-Za-z}}])"), r"\\\1 "),
+]
+# What the parser ignores (quotes) or adds: it reads `2 3` and `2{3}` as 5.
+_UNREADABLE = re.compile(
+    r"\d\s+[\d.](?!\d*\s*/)|(?<![\d.])(?<![_^])\d[\d.]*\s*\{\s*\d|(?:^|[\s(=,+*/-])\{[\d.]+\}\s*\{?\d|['\"]"
+)
+_CASES = re.compile(r"\\begin ?\{cases\}(?P<rows>.*)\\end ?\{cases\}")
+_CONDITION = re.compile(r"\\text ?\{ ?(?:if|when|for)? ?(?=[^{}]*\})|\}|\b(?:if|when|for)\b")
+
+
+@functools.lru_cache(maxsize=10_000)
+def parse(text: str) -> Any:
+    """The sympy expression of a normalized ``text`` in LaTeX, or None. Unclosed braces are closed."""
+    text += "}" * (text.count("{") - text.count("}"))
+    for pattern, replacement in _REWRITTEN:
+        text = pattern.sub(replacement, text)
+    try:
+        if match := _CASES.fullmatch(text):
+            return _piecewise(match["rows"])
+        text = normalize_latex(text, _NORMALIZATION)
+        if _UNREADABLE.search(text):
+            return None
+        text = notation.words_as_text(text)
+        found = latex2sympy(text, is_real=True, normalization_config=None, conversion_config=_CONVERSION)
+        found = found.doit().as_explicit() if isinstance(found, sympy.MatrixExpr) else found
+        return found.subs(sympy.Symbol("i", real=True), sympy.I)  # the parser reads i as a variable
+    except MemoryError:
+        raise
+    except Exception:  # the parser raises errors of every class, RecursionError included
+        return None
+
+
+def _piecewise(rows: str) -> Any:
+    r"""The value of the rows of `\begin{cases}`; a condition in words is a symbol."""
+    pairs = []
+    for row in filter(str.strip, rows.split("\\\\")):
+        value, said = row.split("&")
+        condition = parse(_CONDITION.sub("", said).strip(" ,.{}"))
+        pairs.append((parse(value.strip(" ,")), str(condition) in ("WORDOTHERWISE", "WORDELSE") or condition))
+    return sympy.Piecewise(*pairs, evaluate=False)
+
+
+def equal(gold: Any, given: Any, options: Options = DEFAULT) -> bool:
+    r"""Whether two expressions are equal, or numbers within a tolerance.
+
+    Expressions with variables are equal if they have the same values at four random positive points, and where one
+    variable is negative if all is real there: `\sqrt{1/n}` is `1/\sqrt n`, but `\sqrt{x^2}` is not `x`. A variable that
+    is under a root together with others is a positive quantity: `\sqrt{a^2 b}` is `a\sqrt b`.
+    """
+    if isinstance(gold, sympy.MatrixBase) and isinstance(given, sympy.MatrixBase):
+        return gold.shape == given.shape and all(equal(a, b, options) for a, b in zip(gold, given, strict=True))
+    if not (isinstance(gold, sympy.Expr) and isinstance(given, sympy.Expr)):
+        return bool(gold == given)
+    # Single letters are variables: case matters, and E is not e. Longer names are words.
+    letters = [str(one) for one in (gold, given) if one is sympy.E or getattr(one, "is_Symbol", False)]
+    if len(letters) == 2 and min(map(len, letters)) == 1:
+        return letters[0] == letters[1] and type(gold) is type(given)
+    if gold.is_Piecewise and given.is_Piecewise:
+        return matched(gold.args, given.args, lambda a, b: a[1] == b[1] and equal(a[0], b[0]))
+    variables = gold.free_symbols
+    values: list[Any] = [evaluated([gold, given], point) for point in range(4 if variables else 1)]
+    if variables != given.free_symbols or None in values:
+        return verify(gold, given, timeout_seconds=None)
+    if not variables and options.within_tolerance(*values[0]):
+        return True
+    # Checked before the exact comparison, which takes longest for different numbers, and because math-verify accepts
+    # numbers that are equal to six decimals, such as 2^{-30} and 2^{-40}.
+    if not all(_close(pair, 1e-9 if variables else 1e-5) for pair in values):
+        return False
+    if not variables or gold.has(sympy.floor, sympy.ceiling):
+        return verify(gold, given, timeout_seconds=None)
+    powers = [p for e in (gold, given) for p in e.atoms(sympy.Pow, sympy.log) if not p.args[-1].is_integer]
+    together = set().union(*(p.free_symbols for p in powers if len(p.free_symbols) > 1))
+    for variable in variables - together:
+        changed = evaluated([gold, given, *powers], 0, {variable})
+        if changed and all(value.is_real for value in changed) and not _close(changed, 1e-9):
+            return False
+    return True
+
+
+def _close(values: list[Any], tolerance: float) -> bool:
+    """Whether the first two values differ by at most this share of the larger one."""
+    return bool(abs(values[0] - values[1]) <= tolerance * max(abs(values[0]), abs(values[1])))
+
+
+def is_number(expression: Any) -> bool:
+    """Whether an expression has no variables and no unknown functions: `f(2)` is not a number."""
+    return isinstance(expression, sympy.Basic) and not expression.free_symbols and not expression.has(AppliedUndef)
+
+
+def evaluated(expressions: list[Any], point: int, negative: Collection[Any] = ()) -> list[Any] | None:
+    """The values of expressions at random values of their variables, or None if one cannot be evaluated.
+
+    ``point`` is the seed of the variables' values, which are positive but for ``negative`` ones.
+    """
+    names = sorted(set().union(*(e.free_symbols for e in expressions)), key=str)
+    draw = random.Random(point)
+    numbers = {n: sympy.Rational((-1) ** (n in negative) * draw.randrange(5_000, 12_000), 4211) for n in names}
+    try:
+        # Strict: an error if cancellation leaves no digits, as in a sum of roots that is zero.
+        values = [e.evalf(15, subs=numbers, strict=True) for e in expressions]
+        parts = [part for value in values for part in value.as_real_imag()]
+    except (ArithmeticError, AttributeError, TypeError, ValueError, NotImplementedError):
+        return None
+    return values if all(part.is_Number and part.is_finite for part in parts) else None
+
+
+def matched(golds: list[Any], answers: list[Any], same: Callable[[Any, Any], bool]) -> bool:
+    """Whether answers and gold answers can be matched one to one."""
+    remaining = list(answers)
+    for gold in golds:
+        place = next((i for i, answer in enumerate(remaining) if same(gold, answer)), None)
+        if place is None:
+            return False
+        del remaining[place]
+    return not remaining
+
+
 # Fills the parser's and sympy's caches with what most answers need: workers that are forked later begin with them.
 logging.disable(logging.CRITICAL)  # math-verify warns that its own timeouts are off
-for _pair in (
-    (r"\frac{3\sqrt{2}}{5}", r"\frac{3}{5}\sqrt{2}"),
-    (r"2x^2 - 3x + 7", r"7 + 2 x^{2} - 3x"),
-    (r"1 + 2i", r"\frac{1}{2} - \frac{\sqrt{3}}{2} i"),
-    (r"90^\circ", r"\frac{\pi}{4}"),
-):
-    grade_pair(*_pair, Options())
+for _text in (r"\frac{3\sqrt{2}}{5}", "2x^2 - 3x + 7", r"1 - \frac{\sqrt{3}}{2} i", r"90^\circ", r"2\pi"):
+    grade_pair(_text, f"0 + {_text}", Options())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import NamedTuple
 
 # Units, each with other names of it; a name with + also has a plural with s.
 UNITS = """
@@ -57,60 +56,41 @@ _PARTS = re.compile(r"[^\W\d]+|°[CF]|[°Ω%$/]|-?\d")
 _HARMLESS = re.compile(r"[A-Za-z][A-Za-z'-]{2,}|of|a|an|in|on|st|nd|rd|th")
 
 
-class Quantity(NamedTuple):
-    """A quantity as text: its value and its unit, "" if it has none."""
-
-    value: str
-    unit: str
-
-
 @functools.lru_cache(maxsize=10_000)
-def read_quantity(text: str, bare: bool) -> Quantity:
-    r"""Value and unit of a normalized ``text``; with ``bare``, a unit may be in plain letters: `5 cm`.
+def read_quantity(text: str, bare: bool) -> tuple[str, str]:
+    r"""Value and unit, "" if it has none, of a normalized ``text``; with ``bare``, a unit may be in letters: `5 cm`.
 
     Words that may change the value are not a unit: they stay in the value, which then is not equal to the number alone.
     """
     text = _CURRENCY.sub(r"\1\3 \\text{\2}", text)
     match = _END.search(text)
     if match is None or not (value := text[: match.start()].strip()) or (match["bare"] and not bare):
-        return Quantity(text, "")
+        return text, ""
     content = match["command"] or match["bare"] + (match["power"] or "")
     words = " ".join(_MARKUP.sub(" ", content.replace("^\\circ", "deg ")).split()).strip(".")
     scale, _, rest = words.partition(" ")
     if scale in SCALES:
         value, words = f"{value} \\cdot 10^{{{SCALES[scale]}}}", rest
-    after_variable = re.search(r"(?<![A-Za-z\\])[A-Za-z]$", value) is not None
-    unit = _unit(words, match["bare"] is None, match["space"] == " ", after_variable)
-    return Quantity(text, "") if unit is None else Quantity(value, unit)
-
-
-def differ(gold: Quantity, given: Quantity) -> bool:
-    """Whether both have a unit or other words and the two differ; `units` differ from nothing but a percent sign."""
-    units = {gold.unit, given.unit} - {""}
-    return len(units) > 1 and (UNITS_OF_ANY_KIND not in units or PERCENT in units)
-
-
-def _unit(words: str, command: bool, spaced: bool, after_variable: bool) -> str | None:
-    """The unit that ``words`` name, or the words if they do not change the value: "" if there are none, otherwise None.
-
-    ``command``: the words are in a text command, so no product. ``after_variable``: they may say something about it.
-    """
+    is_text = match["bare"] is None  # in a command, so no product
     if not words:
-        return ""
-    if match := _TEMPERATURE.fullmatch(words):
-        return "celsius" if (match[1] or match[2] or match[3]) in "cC" else "fahrenheit"
-    if (command or len(words) > 1 or (spaced and words in "mgsh")) and (known := _known(words)):
-        return known
+        return value, ""
+    if (is_text or len(words) > 1 or (match["space"] and words in "mgsh")) and (known := _known(words)):
+        return value, known
     others = [word.strip(".,") for word in words.split()]
+    after_variable = re.search(r"(?<![A-Za-z\\])[A-Za-z]$", value)  # they may say something about it
     if after_variable or any({word.lower(), word.lower().removesuffix("s")} & MEANINGFUL for word in others):
-        return None
+        return text, ""
     # Plain letters are a word if there are four or more: `5 apples`, but `3 abc` is a product.
-    harmless = map(_HARMLESS.fullmatch, others) if command else (w.isalpha() and len(w) > 3 for w in others)
-    return " ".join(w.lower().removesuffix("s") for w in others) if (command or spaced) and all(harmless) else None
+    harmless = map(_HARMLESS.fullmatch, others) if is_text else (w.isalpha() and len(w) > 3 for w in others)
+    if not ((is_text or match["space"]) and all(harmless)):
+        return text, ""
+    return value, " ".join(word.lower().removesuffix("s") for word in others)
 
 
 def _known(words: str) -> str | None:
     """A unit such as `km / h`, `m / s 2` or `ft 2` (square feet), in one notation; None if a part is unknown."""
+    if match := _TEMPERATURE.fullmatch(words):
+        return "celsius" if (match[1] or match[2] or match[3]) in "cC" else "fahrenheit"
     words = re.sub(r"\b(?:square|sq)\.? (\S+)", r"\1 2", re.sub(r"\b(?:cubic|cu)\.? (\S+)", r"\1 3", words))
     words = words.replace(" per ", " / ")
     if re.fullmatch(r"units?(?: [23])?", words):

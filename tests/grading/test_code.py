@@ -47,24 +47,14 @@ def named(*kinds: str) -> list[Any]:
     return [pytest.param(case, id=case["name"]) for case in CASES if case["kind"] in kinds]
 
 
-@pytest.mark.parametrize("case", named("right", "wrong"))
+@pytest.mark.parametrize("case", named("right", "wrong", "unusual", "caught"))
 def test_what_solves_the_problem_passes_and_nothing_else(case, grader, hasty):
-    used = hasty if case["outcome"] == ["timeout"] else grader
-    assert used.grade(items("", case["response"], options=DOUBLE)) == case["outcome"]
-
-
-@pytest.mark.parametrize("case", named("unusual", "caught"))
-def test_tests_that_end_in_any_way_are_a_grade(case, hasty):
-    """And the programs after it are graded as ever."""
-    options = Options(tests=case["tests"], entry_point="double")
+    """However the tests end, and the programs after it are graded as ever."""
+    used = hasty if "timeout" in case["outcome"] else grader
+    tried = Item("", case["response"], replace(DOUBLE, tests=case.get("tests", TESTS)))
     began = time.monotonic()
-    first, *others = hasty.grade([Item("", case["response"], options), *items("", WRONG, RIGHT, options=DOUBLE)])
+    first, *others = used.grade([tried, *items("", WRONG, RIGHT, options=DOUBLE)])
     assert first in case["outcome"] and others == ["incorrect", "correct"] and time.monotonic() - began < 60
-
-
-def test_outcomes_are_in_the_order_of_the_responses(grader):
-    answers = [RIGHT, WRONG, "", "    return 2 * x\n"] * 4
-    assert grader.grade(items("", *answers, options=DOUBLE)) == ["correct", "incorrect", "unparsable", "correct"] * 4
 
 
 def test_what_tests_change_does_not_reach_those_of_another_program(grader):
@@ -78,11 +68,6 @@ def test_tests_that_do_not_call_the_function_are_no_grade(case, grader):
     wrong = Options(tests=case["tests"], entry_point="double")
     with pytest.raises(UserError, match=f"q-2: {case['says']}"):
         grader.grade([Item("", RIGHT, DOUBLE, "q-1"), Item("", RIGHT, wrong, "q-2")])
-
-
-def test_a_child_of_the_tests_does_not_end_the_program(grader):
-    tests = "import os\nchild = os.fork()\nif child:\n    os.waitpid(child, 0)\n    assert double(2) == 4"
-    assert grader.grade([Item("", RIGHT, Options(tests=tests, entry_point="double"))]) == ["correct"]
 
 
 @pytest.mark.usefixtures("bubblewrap")

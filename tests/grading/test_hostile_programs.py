@@ -25,6 +25,7 @@ from . import read
 
 pytestmark = pytest.mark.usefixtures("bubblewrap")
 MIB = 256
+TINY = {"hidden": 32, "heads": 1, "context": 96, "vocabulary": 300}
 # Fields: name; lines of a function and how it ends, or between which numbers its value is; or a program and why it
 # does not define a function. None does harm if it gets what it tries to get.
 HOSTILE = {row["name"]: row for row in read("hostile.jsonl")}
@@ -139,43 +140,27 @@ def test_nothing_is_left_when_its_parent_is_killed_while_it(what, tmp_path):
 # ---- where bubblewrap does not work ---------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def _no_bubblewrap(monkeypatch):
-    monkeypatch.setenv("PATH", "/nowhere")
-    isolation.cache_clear()
-    yield
-    isolation.cache_clear()
-
-
-@pytest.mark.usefixtures("_no_bubblewrap")
-def test_without_bubblewrap_no_program_is_run(tmp_path):
-    """The error says how to get it, before anything is spent; problems with answers are graded."""
-    refused = r"does not work here: the command bwrap is not installed\. .*apt install.*dnf install.*conda-forge"
-    with pytest.raises(UserError, match=refused):
-        isolation()
+@pytest.mark.parametrize(
+    ("bwrap", "says"),
+    [(None, "the command bwrap is not installed"), ("echo bwrap: No namespaces >&2; exit 1", "bwrap: No namespaces")],
+    ids=["missing", "refused"],
+)
+def test_without_bubblewrap_no_program_is_run(bwrap, says, tmp_path, monkeypatch):
+    """The error says why and how to get it, before anything is spent; problems with answers are graded."""
+    if bwrap:
+        (tmp_path / "bwrap").write_text(f"#!/bin/sh\n{bwrap}\n")
+        (tmp_path / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
     problem = {"problem": "p", "answer": "def f(): pass", "tests": "assert f() is None", "entry_point": "f"}
     (tmp_path / "own.jsonl").write_text("".join(json.dumps(problem | {"id": str(i)}) + "\n" for i in range(5)))
     data = {"root": str(tmp_path), "train": ["own.jsonl"], "train_size": 3, "validation_size": 2}
-    tiny = {"hidden": 32, "heads": 1, "context": 96, "vocabulary": 300}
-    with pytest.raises(UserError, match=refused):
-        check_study(small_study(data=data, model={"tiny": tiny, "warm_start": {"steps": 0}}))
+    isolation.cache_clear()
+    with pytest.raises(UserError, match=f"does not work here: {says}.*docs/coding.md.*apt install"):
+        check_study(small_study(data=data, model={"tiny": TINY, "warm_start": {"steps": 0}}))
+    with pytest.raises(OSError, match=says):
+        Function("def f(): pass", "f", 1.0, MIB)
     check_study(small_study())
-    with open_grader("math") as grader:
-        assert grader.grade([Item("1/2", "\\boxed{0.5}")]) == ["correct"]
-
-
-@pytest.mark.needs("namespaces")
-def test_where_namespaces_are_forbidden_the_error_has_bubblewraps_message():
-    """As in containers that do not allow them. A program that was to be graded is an error there, not a wrong one."""
-    code = "from policygrain.grading.sandbox import *\nfor call in isolation, lambda: Function('def f(): pass', 'f'):\n"
-    code += "    try: call()\n    except Exception as error: print(type(error).__name__, error)"
-    forbid = "for kind in user mnt; do echo 0 > /proc/sys/user/max_${kind}_namespaces; done && exec "
-    command = ["unshare", "--user", "--map-root-user", "sh", "-c", f'{forbid} "$@"', "sh", sys.executable, "-c", code]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert ran.returncode == 0, ran.stderr
-    error, failure = ran.stdout.splitlines()
-    assert re.match("UserError .* does not work here: bwrap: .*namespace.* docs/coding.md", error)
-    assert re.match("OSError bwrap: .*namespace", failure)
+    assert open_grader("numeric").grade([Item("1/2", "\\boxed{0.5}")]) == ["correct"]
 
 
 # ---- functions ------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from multiprocessing.forkserver import _forkserver
 from pathlib import Path
 
 import pytest
@@ -102,38 +103,33 @@ def test_workers_that_fail_between_calls_are_replaced(number):
     assert grader.pool._pool is None
 
 
-def script(folder: Path, *lines: str) -> str:
-    """What a script prints, to standard error, too. It has no `if __name__ == "__main__"`."""
-    (folder / "script.py").write_text("\n".join(["from policygrain.grading import Item, MathGrader", *lines]))
-    command = [sys.executable, str(folder / "script.py")]
-    ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=60)
-    return ran.stdout
-
-
-def test_a_signal_to_the_whole_job_does_not_end_the_grading(tmp_path):
+def test_a_signal_to_the_whole_job_does_not_end_the_grading():
     """A scheduler sends it to every process; the one that workers are forked from ignores it."""
-    said = script(
-        tmp_path,
-        "import os, signal",
-        "from multiprocessing.forkserver import _forkserver",
-        "grader = MathGrader(workers=1)",
-        "print(grader.compare([Item('a+1', '1+a')]))",
-        "for number in (signal.SIGUSR1, signal.SIGTERM):",
-        "    for process in [_forkserver._forkserver_pid, *grader.pool._pool._pool_manager.worker_manager.workers]:",
-        "        os.kill(process, number)",
-        "print(grader.compare([Item('b+1', '1+b')]))",
-    )
-    assert said == "['correct']\n['correct']\n"
+    with MathGrader(workers=1) as grader:
+        for number in (signal.SIGUSR1, signal.SIGTERM):
+            assert grader.compare(items("a+1", f"1+a+0^{number}")) == ["correct"]
+            for process in (_forkserver._forkserver_pid, *workers(grader.pool)):
+                os.kill(process, number)
+        assert grader.compare(items("b+1", "1+b")) == ["correct"]
 
 
-def test_workers_that_always_fail_are_one_error(tmp_path):
-    said = script(
-        tmp_path,
-        "import multiprocessing",
-        "multiprocessing.set_executable('/bin/false')",
-        "MathGrader(workers=1).compare([Item('a+1', '1+a')])",
-    )
-    assert "UserError: grading (symbolic): its workers failed 2 times" in said
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("print(MathGrader(workers=1).compare(pair))", "['correct']\n"),
+        (
+            "__import__('multiprocessing').set_executable('/bin/false'); MathGrader(workers=1).compare(pair)",
+            "UserError: grading (symbolic): its workers failed 2 times",
+        ),
+    ],
+)
+def test_in_a_script_workers_start_without_its_main_part_or_all_fail_with_one_error(line, says, tmp_path):
+    """It has no `if __name__ == "__main__"`, which processes that import it would need."""
+    code = f"from policygrain.grading import Item, MathGrader\npair = [Item('a+1', '1+a')]\n{line}"
+    (tmp_path / "script.py").write_text(code)
+    command = [sys.executable, str(tmp_path / "script.py")]
+    ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=60)
+    assert says in ran.stdout
 
 
 @pytest.mark.slow

@@ -72,10 +72,10 @@ def _fraction(match: re.Match[str]) -> str:
 
 
 def _based(match: re.Match[str]) -> str:
-    """A numeral with its base in digits; base ten is left out."""
+    """A numeral with its base, as a word, which is like no other numeral; base ten is left out."""
     digits, base = match[1] or match[2], match[3] or match[4] or match[5]
     number = int(base) if base.isdecimal() else _BASES.get(base)
-    return match[0] if number is None else digits if number == 10 else f"{digits.upper()}_{{{number}}}"
+    return match[0] if number is None else digits if number == 10 else f"\\text{{WORD {digits.upper()} BASE {number}}}"
 
 
 _DEGREES = r" ?([\d.]+) ?\^\\circ *"
@@ -283,11 +283,6 @@ def words_as_text(text: str) -> str:
         return f"\\text{{WORD {words.upper().strip(' .')}}}" if has_word else match[0]
 
     return _RUNS.sub(replaced, text)
-
-
-def bases(text: str) -> list[str]:
-    """The numerals of a normalized ``text`` with a base other than ten, as `12_{8}`, sorted."""
-    return sorted(match[0] for match in _BASED.finditer(text))
 
 
 # ---- numbers -------------------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def grade_pair(gold: str, answer: str, options: Options) -> Outcome:
 # ---- items and brackets ---------------------------------------------------------------------------------------------
 
 _SYMBOL = (
-    r"(?:[A-Za-z]|\\(?:text ?\{ ?[\w ]+ ?\}|overline ?\{ ?[A-Z]{2} ?\}|[a-zA-Z]+))"
+    r"(?:[A-Za-z]|\\(?:text ?\{ ?[A-Za-z_ ]+ ?\}|overline ?\{ ?[A-Z]{2} ?\}|[a-zA-Z]+))"
     r"(?: ?_ ?(?:\w|\\?[a-z]+|\{[^{}]*\}))?"
 )
 _FUNCTION = r"[f-h](?: ?\^ ?\{ ?(?:-1|\\prime) ?\})? ?\((?:[^()=]*|[f-h] ?\([^()=]*\))\)"
@@ -67,8 +67,6 @@ def _same(gold: str, answer: str, options: Options) -> bool:
     (label, value), (given_label, given) = notation.labelled(gold), notation.labelled(answer)
     if not (label and given_label):
         gold, answer = value, given
-    if notation.bases(gold) != notation.bases(answer):
-        return False
     if time := _TIME.fullmatch(_SPACES.sub("", gold)):
         # Not as a ratio: 12:30 is not 2:5. The answer may leave out a.m. and p.m.
         given_time = _TIME.fullmatch(_SPACES.sub("", answer))

@@ -99,6 +99,7 @@ _REWRITTEN: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"(?<![\d.,/] )(?<![\d.,/])(\d+) (\d+)/(\d+)(?![\d/])", r"\1 \\frac{\2}{\3}"),
     (r"\\\{ ?\\\}", r"\\emptyset "),
     (rf"^\\\{{[^|:<>]*?(?:\||\\mid(?![a-zA-Z])|:) ?([^|]*(?:{RELATION.pattern})[^|]*?) ?\\\}}$", r"\1"),
+    (r"^[A-Za-z](?:_\w)?(?:\([A-Za-z]\))? ?\\in(?![a-zA-Z]) ?", ""),
     (r"<=|=<", r"\\le "),
     (r">=|=>", r"\\ge "),
     (r"!=|\\not ?=", r"\\ne "),

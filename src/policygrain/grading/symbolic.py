@@ -75,7 +75,7 @@ def _same(gold: str, answer: str, options: Options) -> bool:
         gold = notation.without_thousands(gold)
     if not options.list_answer or ", " in answer or "," not in gold:
         answer = notation.without_thousands(answer)
-    (brackets, golds), (given_brackets, answers) = (notation.bracketed(_MEMBER.sub("", t)) for t in (gold, answer))
+    (brackets, golds), (given_brackets, answers) = notation.bracketed(gold), notation.bracketed(answer)
     if _SETS.search(gold + answer) and (len(golds) == len(answers) == 1 or brackets or given_brackets):
         return _same_sets(gold, answer)
     if len(golds) == len(answers) == 1 and brackets == given_brackets == "":
@@ -126,7 +126,6 @@ def _same_item(gold: str, answer: str, options: Options) -> bool:
 
 # An inequality sign, or other notation of sets of numbers, without an environment such as cases.
 _SETS = re.compile(rf"^(?!.*\\begin).*(?:{notation.RELATION.pattern}|\\(?:cup|cap|setminus|mathbb|emptyset|infty))")
-_MEMBER = re.compile(r"^[A-Za-z](?:_\w)?(?:\([A-Za-z]\))? ?\\in(?![a-zA-Z]) ?")
 _CLOSED_AT_INFINITY = re.compile(r"\\infty ?\]|\[ ?-? ?\\infty")
 
 
@@ -147,7 +146,7 @@ def _real_set(text: str) -> tuple[str, Any] | None:
             sets = [one for part in parts if (one := _real_set(part))]
             same_name = len(sets) == len(parts) and len({name for name, _ in sets}) == 1
             return (sets[0][0], combine(*(numbers for _, numbers in sets))) if same_name else None
-    value, name = None if _CLOSED_AT_INFINITY.search(text) else parse(_MEMBER.sub("", text)), ""
+    value, name = None if _CLOSED_AT_INFINITY.search(text) else parse(text), ""
     try:
         if isinstance(value, (Relational, And)):
             (unknown,) = value.free_symbols

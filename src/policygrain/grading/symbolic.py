@@ -285,6 +285,8 @@ _REWRITTEN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] =
     (re.compile(r"\\[dtc]?frac\s*(?:\{([^{}]*)\}|(\\[a-z]+|\b\w))\s+(\w)"), r"\\frac{\1\2}{\3}"),
     (re.compile(rf"(?<![A-Za-z\\{{])({notation.FUNCTIONS})(?![A-Za-z}}])"), r"\\\1 "),
 ]
+# Functions that a few real values do not tell from others.
+_NOT_BY_VALUES = (sympy.floor, sympy.ceiling, sympy.re, sympy.im, sympy.conjugate, sympy.arg)
 # What the parser ignores (quotes) or adds: it reads `2 3` and `2{3}` as 5.
 _UNREADABLE = re.compile(
     r"\d\s+[\d.](?!\d*\s*/)|(?<![\d.])(?<![_^])\d[\d.]*\s*\{\s*\d|(?:^|[\s(=,+*/-])\{[\d.]+\}\s*\{?\d|['\"]"
@@ -306,9 +308,9 @@ def parse(text: str) -> Any:
         if _UNREADABLE.search(text):
             return None
         text = notation.words_as_text(text)
-        found = latex2sympy(text, is_real=True, normalization_config=None, conversion_config=_CONVERSION)
+        found = latex2sympy(text, is_real=None, normalization_config=None, conversion_config=_CONVERSION)
         found = found.doit().as_explicit() if isinstance(found, sympy.MatrixExpr) else found
-        return found.subs(sympy.Symbol("i", real=True), sympy.I)  # the parser reads i as a variable
+        return found.subs(sympy.Symbol("i"), sympy.I)  # the parser reads i as a variable
     except MemoryError:
         raise
     except Exception:  # the parser raises errors of every class, RecursionError included
@@ -352,7 +354,7 @@ def equal(gold: Any, given: Any, options: Options = DEFAULT) -> bool:
     # numbers that are equal to six decimals, such as 2^{-30} and 2^{-40}.
     if not all(_close(pair, 1e-9 if variables else 1e-5) for pair in values):
         return False
-    if not variables or gold.has(sympy.floor, sympy.ceiling):
+    if not variables or gold.has(*_NOT_BY_VALUES) or given.has(*_NOT_BY_VALUES):
         return verify(gold, given, timeout_seconds=None)
     powers = [p for e in (gold, given) for p in e.atoms(sympy.Pow, sympy.log) if not p.args[-1].is_integer]
     together = set().union(*(p.free_symbols for p in powers if len(p.free_symbols) > 1))

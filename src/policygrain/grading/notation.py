@@ -105,7 +105,7 @@ _REWRITTEN: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"!=|\\not ?=", r"\\ne "),
     (r"(?<=[A-Za-z)])['\u2019\u2032]", r"^{\\prime}"),
     (r"\\text ?\{( ?,? ?)\}", r"\1 "),
-    (r"\\text ?\{ ?([A-Z][a-z]+ \d+) ?\}", r"\1 "),  # a date
+    (r"\\text ?\{ ?([A-Z][a-z]+) ?(\d+) ?\}", r"\1 \2 "),  # a date
     (
         r",? ?(?:\\text ?\{ ?,? ?(and|or),? ?\}|(?<=[\d)}\]\s])\b(and|or)\b(?![^{}]*\})"
         r"|\\(land|lor|wedge|vee)(?![a-zA-Z])) ?",

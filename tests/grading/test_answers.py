@@ -1,7 +1,6 @@
 """Answers that look right and are wrong, right ones that look different, those of public bug reports, and files."""
 
 import json
-from typing import Any
 
 import pytest
 
@@ -21,14 +20,11 @@ ADVERSARIAL = read("adversarial.jsonl")
 REPORTED = read("reported.jsonl")
 
 
-def options(case: dict[str, Any]) -> Options:
-    return Options(**{name: case[name] for name in case.keys() - {"kind", "gold", "answer", "expected"}})
-
-
 @pytest.mark.parametrize("kind", sorted({c["kind"] for c in ADVERSARIAL}))
 def test_adversarial_answers(grader, kind):
     cases = [c for c in ADVERSARIAL if c["kind"] == kind]
-    outcomes = grader.compare([Item(c["gold"], c["answer"], options(c)) for c in cases])
+    options = [Options(**{name: c[name] for name in c.keys() & Options.__dataclass_fields__}) for c in cases]
+    outcomes = grader.compare([Item(c["gold"], c["answer"], o) for c, o in zip(cases, options, strict=True)])
     different = [
         f"{c['gold']} <- {c['answer']!a}: {o}"
         for c, o in zip(cases, outcomes, strict=True)

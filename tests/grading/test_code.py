@@ -13,7 +13,6 @@ from policygrain.data.problem import write_problems
 from policygrain.data.sets import SETS
 from policygrain.errors import UserError
 from policygrain.grading import CodeGrader, Item, NumericGrader, Options, open_grader
-from policygrain.grading.code import program_of
 from policygrain.grading.sandbox import isolation
 
 from ..support.problem_sets import CODE
@@ -81,24 +80,10 @@ def test_a_study_may_have_both_kinds_of_problems(grader):
         grader.grade([Item("", "x", name="q-7")])
 
 
-def test_code_before_the_function_comes_before_a_program_too():
-    assert program_of("def double(x): return x", DOUBLE) == f"{DOUBLE.setup}\ndef double(x): return x\n"
-    completed = program_of("    return x\n\nprint(double(2))", DOUBLE)
-    assert completed == f"{DOUBLE.setup}\n{DOUBLE.signature}    return x\n\n"
-
-
-# ---- the published sets ---------------------------------------------------------------------------------------------
-
-
-def wrong(program: str, name: str) -> str:
-    """The program with another value, which is true where the right one is not, and nothing where it is."""
-    other = f"def {name}(*args, **keywords):\n    value = _right(*args, **keywords)\n"
-    return f"{program}\n\n_right = {name}\n{other}    return None if value else (value, 0)\n"
-
-
 @pytest.mark.release
+@pytest.mark.usefixtures("bubblewrap")
 @pytest.mark.parametrize("name", CODE)
-def test_every_solution_passes_and_a_changed_one_fails(name, benchmarks_folder, grader, tmp_path):
+def test_every_solution_passes_and_no_trivial_one(name, benchmarks_folder, tmp_path):
     file = benchmarks_folder / "code" / Path(SETS[name].github).name
     if not file.exists():
         pytest.skip(f"{file} is not there")
@@ -106,6 +91,3 @@ def test_every_solution_passes_and_a_changed_one_fails(name, benchmarks_folder, 
     options = [replace(p.options, **SETS[name].options(i)) for i, p in enumerate(problems)]
     write_problems(tmp_path / "set.jsonl", [replace(p, options=o) for p, o in zip(problems, options, strict=True)])
     check_golds([tmp_path / "set.jsonl"], "numeric")
-    changed = [wrong(p.answer, p.options.entry_point) for p in problems]
-    outcomes = grader.grade([Item("", program, one) for program, one in zip(changed, options, strict=True)])
-    assert [p.id for p, outcome in zip(problems, outcomes, strict=True) if outcome == "correct"] == []

@@ -79,9 +79,8 @@ def test_numbers_have_their_value(value, bottom, separator):
 NO_NUMBERS = ["5/0", "", "-", "1..2", "1.2.3", "--1", "1e", "\\frac{1}{0}", "1e5000", "1" * 41, "1,23", "1 2", "1, 234"]
 
 
-@pytest.mark.parametrize("text", NO_NUMBERS)
-def test_no_number(text):
-    assert parse_number(text) is None
+def test_no_number():
+    assert not any(map(parse_number, NO_NUMBERS))
 
 
 def test_order_and_duplicates(grader, monkeypatch):
@@ -92,12 +91,6 @@ def test_order_and_duplicates(grader, monkeypatch):
     expected = ["correct" if i % 5 == 3 else "incorrect" for i in range(100)]
     assert grader.compare(items("3z", *answers)) == expected
     assert tasks == [5]
-
-
-def test_boxes_of_a_list_are_one_answer_if_the_gold_answer_is_known_to_be_one(grader):
-    response = "first \\boxed{7}, thus $\\boxed{1}$, $\\boxed{2}$ and \\boxed{3}."
-    known = items("\\{3, 1, 2\\}", response, "\\boxed{3}", options=Options(list_answer=True))
-    assert grader.grade(known) == ["correct", "incorrect"]
 
 
 def test_an_unreadable_gold_answer_is_an_error_that_names_the_problem(grader):

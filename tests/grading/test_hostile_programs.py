@@ -113,11 +113,9 @@ def children() -> set[int]:
 
 
 def test_nothing_is_left_of_programs_that_end(tmp_path):
-    mounts = Path("/proc/self/mountinfo").read_text()
     ends = ["pass", "raise ValueError", *(HOSTILE[n]["program"] for n in ("computes without end", "sends without end"))]
     program = f"from policygrain.grading.sandbox import Function\nfor p in {ends!r}: Function(p, 'f', 0.5, 256).close()"
     assert left(program, tmp_path) == set()
-    assert Path("/proc/self/mountinfo").read_text() == mounts
 
 
 LONG_MESSAGE = f"import os\\nfor _ in range({LONGEST_REPLY >> 16} + 9): os.write(4, b'x' * 65536)\\ndef f(): pass"

@@ -141,13 +141,10 @@ grader.compare([Item('a+1', '1+a')])
 print(*grader.pool._pool._pool_manager.worker_manager.workers, flush=True)
 grader.compare([Item('a+1', {ENDLESS!r})])
 """
-    asking = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert asking.stdout is not None
-    worker = Path("/proc") / asking.stdout.readline().strip()
-    time.sleep(0.5)
-    asking.kill()
-    asking.wait()
-    asking.stdout.close()
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as asking:
+        worker = Path("/proc") / asking.stdout.readline().strip()
+        time.sleep(0.5)
+        asking.kill()
     deadline = time.monotonic() + 20
     while worker.exists() and time.monotonic() < deadline:
         time.sleep(0.1)

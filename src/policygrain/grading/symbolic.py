@@ -345,15 +345,16 @@ def equal(gold: Any, given: Any, options: Options = DEFAULT) -> bool:
     if gold.is_Piecewise and given.is_Piecewise:
         return matched(gold.args, given.args, lambda a, b: a[1] == b[1] and equal(a[0], b[0]))
     variables = gold.free_symbols
-    values: list[Any] = [evaluated([gold, given], point) for point in range(4 if variables else 1)]
-    if variables != given.free_symbols or None in values:
-        return verify(gold, given, timeout_seconds=None)
-    if not variables and options.within_tolerance(*values[0]):
-        return True
-    # Checked before the exact comparison, which takes longest for different numbers, and because math-verify accepts
-    # numbers that are equal to six decimals, such as 2^{-30} and 2^{-40}.
-    if not all(_close(pair, 1e-9 if variables else 1e-5) for pair in values):
-        return False
+    for point in range(4 if variables else 1):
+        values = evaluated([gold, given], point)
+        if values is None or variables != given.free_symbols:
+            return verify(gold, given, timeout_seconds=None)
+        if not variables and options.within_tolerance(*values):
+            return True
+        # Checked before the exact comparison, which takes longest for different numbers, and because math-verify
+        # accepts numbers that are equal to six decimals, such as 2^{-30} and 2^{-40}.
+        if not _close(values, 1e-9 if variables else 1e-5):
+            return False
     if not variables or gold.has(*_NOT_BY_VALUES) or given.has(*_NOT_BY_VALUES):
         return verify(gold, given, timeout_seconds=None)
     powers = [p for e in (gold, given) for p in e.atoms(sympy.Pow, sympy.log) if not p.args[-1].is_integer]

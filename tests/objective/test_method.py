@@ -15,7 +15,7 @@ from policygrain.objective import Sampler, comparison_names, method_names, needs
 from policygrain.objective.clip import NoClip, PpoClip
 from policygrain.objective.loss import merge_metrics
 from policygrain.objective.method import TEXTS, build, resolved_methods
-from policygrain.objective.ratio import Block, NoRatio
+from policygrain.objective.ratio import NoRatio
 
 from ..support.batches import METHODS, evaluate, random_fields
 
@@ -112,7 +112,6 @@ def test_label_and_source_are_those_of_the_method_itself():
     own = resolved_methods({"narrow": {"base": "tepo", "clip": {"low": 0.1}}, "tepo": {"clip": {"low": 0.3}}})
     assert [getattr(own["narrow"], key) for key in TEXTS] == ["tepo", "", "", ""]
     assert method("gspo", ratio={"stop_gradient": True}).ratio.label == "sequence, stop_gradient True"
-    assert Block(future_weight=0.1).label == "block, future_weight 0.1"
     assert [getattr(own["tepo"], key) for key in TEXTS] == [getattr(method("tepo"), key) for key in TEXTS]
 
 
@@ -276,13 +275,3 @@ def test_statistics_of_a_micro_batch_are_said_where_they_are_asked_for(name):
     assert merge_metrics([part.metrics for part in parts])["micro_batch_statistics"] == 1.0
     if name != "clip_cov":  # it detaches a loss and does not change its value
         assert not torch.isclose(sum(part.loss for part in parts), chosen.loss(batch).loss)
-
-
-def test_a_mask_by_covariances_of_a_step_that_is_not_there_is_refused_by_name():
-    data = {key: value for key, value in random_fields([5, 3], seed=9).items() if "entropy" not in key}
-    batch = TokenBatch(**data)
-    with (
-        pytest.raises(ValueError, match="statistics of the whole optimizer step are read"),
-        pytest.warns(UserWarning, match="covariances"),
-    ):
-        method("tepo").loss(batch.replace(step=batch.whole))

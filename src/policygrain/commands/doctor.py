@@ -1,8 +1,7 @@
-"""`policygrain check --machine` and `--slurm`: what a machine or a cluster lacks, before jobs wait for it."""
+"""`policygrain check --slurm`: what a cluster refuses, before jobs wait for it."""
 
 from __future__ import annotations
 
-import os
 import shlex
 import subprocess
 from pathlib import Path
@@ -11,29 +10,8 @@ from types import SimpleNamespace
 import yaml
 
 from ..errors import UserError, did_you_mean
-from ..files import check_free_space
-from ..study import Study
 
 SUBMITTED = ("start_model", "train", "train_arm", "evaluate", "evaluate_all")  # rules whose jobs a cluster runs
-
-
-def check_machine(study: Study, results: Path) -> None:
-    """UserError if free space in ``results``, GPUs, or a GPU for vLLM are missing where the study's jobs run."""
-    import torch
-
-    from ..model.device import device
-    from ..model.opening import check_vllm_runs_here, resolve_engine
-
-    check_free_space(results)
-    device()
-    visible = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu not in ("", "-1")]
-    if torch.cuda.device_count() < len(visible):
-        raise UserError(
-            f"CUDA_VISIBLE_DEVICES lists {len(visible)} GPUs, but torch sees {torch.cuda.device_count()}. Run "
-            "`make setup FLAVOUR=gpu` for the CUDA build; if that is installed, the driver is too old."
-        )
-    if "vllm" in (resolve_engine(study.training.engine), resolve_engine(study.evaluation.engine)):
-        check_vllm_runs_here()
 
 
 def check_cluster(profile: Path) -> None:

@@ -21,14 +21,13 @@ GROUP = "Study"
 @app.command(rich_help_panel=GROUP)
 def check(
     study: Annotated[Path, Argument(help="study file")] = CONFIG,
-    machine: Annotated[bool, option("check this machine, where jobs run: disk, GPUs, vLLM", "--machine")] = False,
     slurm: Annotated[bool, option("ask SLURM whether it accepts the jobs; on a login node", "--slurm")] = False,
     profile: Annotated[Path, option("Snakemake profile of the cluster")] = Path("slurm/config.yaml"),
     as_json: Annotated[bool, option("print the arms and their seeds as JSON", "--json")] = False,
 ) -> None:
-    """Check a study file, and on request this machine or a cluster, and print how many arms and runs it has."""
+    """Check a study file, and on request a cluster, and print how many arms and runs it has."""
     from .check import check_study
-    from .doctor import check_cluster, check_machine
+    from .doctor import check_cluster
 
     loaded = load_study(study)
     check_study(loaded)
@@ -40,8 +39,6 @@ def check(
     else:
         evaluated = f"{len(matrix.runs)} runs, {len(matrix.evaluated)} of them evaluated"
         print(f"{name}: {len(matrix.arms)} arms, {evaluated}.", flush=True)
-    if machine:
-        check_machine(loaded, Path("results"))
     if slurm:
         check_cluster(profile)
 

@@ -56,6 +56,8 @@ def claim_gpu(folder: Path = Path("/tmp")) -> None:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 _locks.append(file)
                 os.environ |= {CLAIM: name, "CUDA_VISIBLE_DEVICES": name}
+                if torch.version.cuda is None:
+                    print("note: torch is its build for CPUs; `make setup FLAVOUR=gpu` uses the GPU.", file=sys.stderr)
                 return
             file.close()
         if not waits:

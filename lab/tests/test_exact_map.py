@@ -157,7 +157,6 @@ def test_the_command_writes_record_and_figure(monkeypatch, tmp_path, capsys):
     assert len(written.cells) == len(phase.CELLS) and (tmp_path / "cases_map.png").exists()
     printed = capsys.readouterr()
     assert len(printed.out.strip().splitlines()) == 1 + len(phase.CELLS) + 1
-    assert f"cells: {len(phase.CELLS)} of {len(phase.CELLS)}" in printed.err
     figure = map_figure.draw(written)
     rows = [cells for *_, cells in map_figure.by_row(written)]
     for place, axes in enumerate(figure.axes[1 : 1 + len(written.cells[0].methods)]):

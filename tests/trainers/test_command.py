@@ -122,6 +122,11 @@ def test_what_a_script_did_not_do_is_one_message(asked, message, made, folder):
     assert not (folder / "run" / "summary.json").exists()
 
 
+def test_a_model_without_the_template_of_the_evaluation_is_refused_when_it_is_trained(made, folder):
+    with pytest.raises(UserError, match="chat template"):
+        train_small(study_of(prompt={"chat": True}), folder / "run", *made)
+
+
 @pytest.mark.parametrize(
     ("training", "message"),
     [

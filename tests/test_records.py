@@ -51,7 +51,7 @@ ANOTHER = "written by another version of policygrain (record schema"
         (b"{}", f"{ANOTHER} 1, this one reads 2)"),
         (b'{"schema_version": 99}', f"{ANOTHER} 99"),
         (b'{"schema_version": null}', f"{ANOTHER} None"),
-        (b'{"schema_version": 2, "unknown_key": 1}', "uri: Field required"),
+        (b'{"schema_version": 2, "unknown_key": 1}', "uri: this key is missing."),
         (b'{"schema_version": 2, "uri": "", "experiment": "", "runs": {"grpo/seed0": 7}}', "runs.grpo/seed0: Input"),
         (b'{"schema_version": 2, "uri": "", "experiment": "", "runs": {}, "key": 1}', "key: Extra inputs are not"),
         (None, "cannot be read: No such file or directory"),

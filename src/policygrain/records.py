@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from .errors import UserError
+from .errors import UserError, explained
 from .files import atomic_text, read_json
 
 # Increased with every change after which older records cannot be read.
@@ -191,6 +191,4 @@ def read_record(kind: type[AnyRecord], path: Path, again: str) -> AnyRecord:
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise UserError(f"{path}: {key + ': ' if key else ''}{first['msg']}. {again}") from error
+        raise UserError(f"{path}: {explained(error).splitlines()[0]} {again}") from error

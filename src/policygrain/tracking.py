@@ -12,7 +12,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib import resources
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
@@ -36,7 +35,7 @@ NAME, KEY, COMPLETE = "policygrain.run", "policygrain.key", "policygrain.complet
 # that ends before the first does not import MLflow, which takes as long as training a tiny model.
 PAUSE, LONG_PAUSE, LAST = 20.0, 60.0, 5.0
 # Without `workflowType` MLflow would open its view of language-model traces, which is empty.
-RUNS = "/#/experiments/{}/runs?workflowType=machine_learning&compareRunsMode=CHART&viewStateShareKey=policygrain"
+RUNS = "/#/experiments/{}/runs?workflowType=machine_learning&compareRunsMode=CHART"
 
 
 @contextmanager
@@ -185,10 +184,8 @@ def connect(folder: StudyFolder, study: Study) -> tuple[MlflowClient, str]:
     client = mlflow.MlflowClient(uri)
     experiment = client.get_experiment_by_name(name)
     if experiment is None:
-        # The view that `RUNS` opens, as MLflow's button "Share" saves it: runs grouped by arm, accuracy first.
-        view = (resources.files(__package__) / "mlflow_view.json").read_text()
         # The UI shows charts of runs for this kind of experiment, and traces of language models for the other one.
-        tags = {"mlflow.experimentKind": "custom_model_development", "mlflow.sharedViewState.policygrain": view}
+        tags = {"mlflow.experimentKind": "custom_model_development"}
         try:
             return client, str(client.create_experiment(name, location, tags))
         except mlflow.MlflowException:  # another process may have created it in the meantime

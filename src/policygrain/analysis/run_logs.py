@@ -140,14 +140,10 @@ def _missing(steps: Array, empty: Array) -> Array:
 
 
 def _number(value: Any, where: str) -> float | None:
-    """A number, which may be NaN; None for an empty cell. UserError for other text."""
-    if value is None or value == "":
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise UserError(f"{where}: {value!r} is not a number.")
+    """A number, which may be NaN; None for an empty cell. UserError for anything else."""
     try:
-        return float(value)
-    except ValueError as error:
+        return None if value in (None, "") else float(value)
+    except (TypeError, ValueError) as error:
         raise UserError(f"{where}: {value!r} is not a number.") from error
 
 

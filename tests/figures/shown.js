@@ -6,7 +6,7 @@ addEventListener("load", () => {
   document.querySelectorAll(".fold").forEach(fold => { fold.checked = true });
   const wide = document.documentElement.scrollWidth, images = [...document.images];
   const cells = [...document.querySelectorAll("#results td")];
-  const named = cells.filter(c => getComputedStyle(c, "::before").content.length > 2);
+  const named = cells.filter(c => /^".+"$/.test(getComputedStyle(c, "::before").content));
   const cut = [...document.querySelectorAll("td")].filter(c => c.getBoundingClientRect().right > innerWidth);
   data.fits = wide <= innerWidth && !cut.length;
   data.loaded = images.every(i => i.complete && i.naturalWidth > 300);

@@ -7,8 +7,7 @@ import pytest
 import yaml
 
 from policygrain.cli import main
-from policygrain.commands.check import check_study, notes
-from policygrain.commands.doctor import requests
+from policygrain.commands.check import check_study, notes, requests
 from policygrain.errors import UserError
 from policygrain.study import Study
 

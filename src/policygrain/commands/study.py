@@ -26,8 +26,7 @@ def check(
     as_json: Annotated[bool, option("print the arms and their seeds as JSON", "--json")] = False,
 ) -> None:
     """Check a study file, and on request a cluster, and print how many arms and runs it has."""
-    from .check import check_study
-    from .doctor import check_cluster
+    from .check import check_cluster, check_study
 
     loaded = load_study(study)
     check_study(loaded)

@@ -1,4 +1,4 @@
-"""Commands without a study: public problem sets, evaluation of any model, grading of a file of answers."""
+"""Commands without a study: problem sets, evaluation of any model, grading of answers, a claim on logs of runs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from typer import Argument, Option
 from ..errors import UserError
 from ..files import atomic_text, check_out
 from ..paths import StudyFolder
-from ..text import columns, markdown_table
-from .app import app, option
+from ..text import columns, latex_table, markdown_table
+from .app import Json, app, option
 
-GROUP = "Models and data"
+GROUP = "Without a study: models, data, and logs of any trainer"
 Root = Annotated[Path | None, option("folder of problem sets (default: POLICYGRAIN_DATA, else the working directory)")]
 Names = Annotated[list[str] | None, Argument(help="sets (default: all); check: or .jsonl files", metavar="NAME")]
+Side = Annotated[
+    list[str], option("logs of at least two runs: paths, globs, or PLACE::NAME for runs in one place", metavar="RUNS")
+]
 
 data = typer.Typer(no_args_is_help=True, help="List, fetch and check public problem sets.")
 app.add_typer(data, name="data", rich_help_panel=GROUP)
@@ -180,3 +183,53 @@ def grade(
     with MathGrader(workers, extraction=extraction) as grader:
         counts = grade(file, out, grader, options, strict)
     print(", ".join(f"{count} {status}" for status, count in counts.items()))
+
+
+@app.command(rich_help_panel=GROUP)
+def claim(
+    a: Side,
+    b: Side,
+    metric: Annotated[str, option("name of the metric in the logs", metavar="NAME")],
+    margin: Annotated[
+        float | None, typer.Option(min=0, help="the difference that matters, chosen before the runs", metavar="X")
+    ] = None,
+    claimed: Annotated[Literal["above", "below"], option("that a is above b, or below")] = "above",
+    last: Annotated[int, typer.Option(min=1, help="endpoint: the mean of the last K values", metavar="K")] = 1,
+    auc: Annotated[bool, option("endpoint: the mean of the whole curve instead", "--auc")] = False,
+    until: Annotated[float | None, option("leave out values of later steps", metavar="STEP")] = None,
+    step: Annotated[str | None, option("the column of steps, where it has an unusual name", metavar="NAME")] = None,
+    unpaired: Annotated[bool, option("do not pair runs by their seeds", "--unpaired")] = False,
+    figure: Annotated[Path | None, option("draw the curves and the difference", metavar="FILE")] = None,
+    table: Annotated[Literal["markdown", "latex"] | None, option("print a table of one row instead")] = None,
+    fail_unless: Annotated[
+        Literal["holds", "smaller"] | None, option("exit with 1 where the verdict does not say so")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Decide whether one side of runs, of any trainer, is better than another.
+
+    Reads logs of TRL, verl and prime-rl, CSV, JSON Lines, MLflow, TensorBoard and exports of Weights & Biases. Prints
+    the difference with its interval, the verdict, and about how many more seeds would decide (docs/evaluate.md).
+    """
+    from ..analysis.run_claims import Endpoint, decide_runs
+    from ..analysis.run_logs import read_runs
+    from ..figures import SUFFIXES
+
+    if figure is not None and figure.suffix not in SUFFIXES:
+        raise UserError(f"--figure {figure}: a figure is one of {', '.join(SUFFIXES)}.")
+    check_out(figure)
+    of_a, of_b = read_runs(a, metric, step), read_runs(b, metric, step)
+    endpoint, pair = Endpoint(last, auc, until), not unpaired
+    decided = decide_runs(of_a, of_b, metric, margin=margin, claimed=claimed, endpoint=endpoint, pair=pair)
+    if as_json:
+        print(json.dumps(decided.data(), indent=1, ensure_ascii=False))
+    elif table is not None:
+        print((markdown_table if table == "markdown" else latex_table)(*decided.table()), end="")
+    else:
+        print(decided.text())
+    if figure is not None:
+        from ..figures import run_claims
+
+        run_claims.draw(decided, of_a, of_b, figure)
+    if fail_unless is not None and fail_unless not in decided.verdict:
+        raise typer.Exit(1)

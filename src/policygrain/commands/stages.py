@@ -237,3 +237,20 @@ def track(config: Config = CONFIG, results: Results = None) -> None:
 
     read = recorded(config, results)
     write_record(read.folder.tracking, tracking.track(read))
+
+
+@app.command(rich_help_panel=GROUP)
+def ui(
+    config: Config = CONFIG,
+    results: Results = None,
+    port: Annotated[int, option("port of the server on this machine")] = 5000,
+) -> None:
+    """Print where a study's runs are in MLflow, and serve it in the browser.
+
+    With a tracking server (`tracking.uri`, MLFLOW_TRACKING_URI) the address is only printed; otherwise the local store
+    is served until Ctrl-C.
+    """
+    from ..tracking import serve
+
+    read = recorded(config, results)
+    serve(read.folder, read.study, port)

@@ -66,14 +66,14 @@ def evaluate(
                 tokenizer = load_tokenizer(str(model))
                 renderer = PromptRenderer(tokenizer, evaluation.prompt, context_length(str(model)) - longest)
                 under = protocol(evaluation, renderer, data, digest, next(iter(graders.values())).name)
-            folder = results.evaluation(name)
-            keys[name] = digests.of_json(under)
+            folder, keys[name] = results.evaluation(name), digests.of_json(under)
             if folder.record.exists() and folder.samples.exists():
                 there = read_record(ModelEvaluation, folder.record, "Remove it, and the model is evaluated again.")
                 if there.key == keys[name]:
                     # No response depends on which problems are among the training prompts, which may have changed.
                     records = [r.model_copy(update={"contaminated": positions[r.benchmark]}) for r in there.records]
-                    write_record(folder.record, there.model_copy(update={"records": records}))
+                    if records != there.records:
+                        write_record(folder.record, there.model_copy(update={"records": records}))
                     continue
             queries = queries_of(evaluation, problems, renderer)
             with clock("engine"):

@@ -28,7 +28,7 @@ OF_FIXTURES = {  # fixture → its need
     "cluster": "slurm",
 }
 # Needs of default tests, which `make test-optional` runs; the others belong to targets of their own (pyproject.toml).
-OPTIONAL = ("bubblewrap", "chromium", "namespaces", "problem sets")
+OPTIONAL = ("bubblewrap", "chromium", "problem sets")
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
@@ -171,9 +171,6 @@ def missing(need: str) -> str | None:
             import torch
 
             return None if torch.cuda.is_available() else "torch sees no GPU (make test-gpu runs this on one)"
-        case "namespaces":
-            forbid = "echo 0 > /proc/sys/user/max_user_namespaces"
-            return tried("unshare", "--user", "--map-root-user", "sh", "-c", forbid)
         case "problem sets":
             there = (problem_sets() / "gsm8k_train.jsonl").exists()
             return None if there else f"no real problem sets in {problem_sets()} (set POLICYGRAIN_DATA)"
@@ -190,12 +187,3 @@ def missing(need: str) -> str | None:
         case "slurm":
             return slurm.missing()
     raise ValueError(need)
-
-
-def tried(*command: str) -> str | None:
-    """Why a command fails here; None where it succeeds."""
-    try:
-        subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    except (OSError, subprocess.SubprocessError) as error:
-        return f"not possible here: {getattr(error, 'stderr', None) or error}"
-    return None

@@ -112,8 +112,7 @@ class MathGrader(Grader):
 
 def without_box(answer: str) -> str:
     """An answer without its box, if it has one."""
-    content = boxed(answer, list_answer=True)
-    return answer if content is None else content
+    return boxed(answer, list_answer=True) or answer
 
 
 def grade_directly(gold: str, answer: str, options: Options) -> str | None:

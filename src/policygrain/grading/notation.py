@@ -12,6 +12,7 @@ import re
 import unicodedata
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 from .grader import Options
 from .units import MEANINGFUL
@@ -72,10 +73,10 @@ def _fraction(match: re.Match[str]) -> str:
 
 
 def _based(match: re.Match[str]) -> str:
-    """A numeral with its base, as a word, which is like no other numeral; base ten is left out."""
+    """A numeral with its base in digits; base ten is left out."""
     digits, base = match[1] or match[2], match[3] or match[4] or match[5]
     number = int(base) if base.isdecimal() else _BASES.get(base)
-    return match[0] if number is None else digits if number == 10 else f"\\text{{WORD {digits.upper()} BASE {number}}}"
+    return match[0] if number is None else digits if number == 10 else f"{digits.upper()}_{{{number}}}"
 
 
 _DEGREES = r" ?([\d.]+) ?\^\\circ *"
@@ -99,7 +100,6 @@ _REWRITTEN: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"(?<![\d.,/] )(?<![\d.,/])(\d+) (\d+)/(\d+)(?![\d/])", r"\1 \\frac{\2}{\3}"),
     (r"\\\{ ?\\\}", r"\\emptyset "),
     (rf"^\\\{{[^|:<>]*?(?:\||\\mid(?![a-zA-Z])|:) ?([^|]*(?:{RELATION.pattern})[^|]*?) ?\\\}}$", r"\1"),
-    (r"^[A-Za-z](?:_\w)?(?:\([A-Za-z]\))? ?\\in(?![a-zA-Z]) ?", ""),
     (r"<=|=<", r"\\le "),
     (r">=|=>", r"\\ge "),
     (r"!=|\\not ?=", r"\\ne "),
@@ -254,6 +254,17 @@ def both_signs(items: list[str]) -> list[str]:
     return expanded
 
 
+def matched(golds: list[Any], answers: list[Any], same: Callable[[Any, Any], bool]) -> bool:
+    """Whether answers and gold answers can be matched one to one."""
+    remaining = list(answers)
+    for gold in golds:
+        place = next((i for i, answer in enumerate(remaining) if same(gold, answer)), None)
+        if place is None:
+            return False
+        del remaining[place]
+    return not remaining
+
+
 FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|log|ln|exp|max|min|gcd|lcm|pi"
 # Letters beside one another, but not `aby` in `3aby`, nor the e of `axe^{2}`.
 _RUN = r"(?:\\text ?\{[A-Za-z .]*\}|(?<![A-Za-z\\])(?:(?<!\d)|(?=[A-Za-z]{4}))(?:[A-Za-z]+(?=e ?\^)|[A-Za-z]+))"
@@ -284,6 +295,11 @@ def words_as_text(text: str) -> str:
         return f"\\text{{WORD {words.upper().strip(' .')}}}" if has_word else match[0]
 
     return _RUNS.sub(replaced, text)
+
+
+def bases(text: str) -> list[str]:
+    """The numerals of a normalized ``text`` with a base other than ten, as `12_{8}`, sorted."""
+    return sorted(match[0] for match in _BASED.finditer(text))
 
 
 # ---- numbers -------------------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def grade_pair(gold: str, answer: str, options: Options) -> Outcome:
 # ---- items and brackets ---------------------------------------------------------------------------------------------
 
 _SYMBOL = (
-    r"(?:[A-Za-z]|\\(?:text ?\{ ?[A-Za-z_ ]+ ?\}|overline ?\{ ?[A-Z]{2} ?\}|[a-zA-Z]+))"
+    r"(?:[A-Za-z]|\\(?:text ?\{ ?[\w ]+ ?\}|overline ?\{ ?[A-Z]{2} ?\}|[a-zA-Z]+))"
     r"(?: ?_ ?(?:\w|\\?[a-z]+|\{[^{}]*\}))?"
 )
 _FUNCTION = r"[f-h](?: ?\^ ?\{ ?(?:-1|\\prime) ?\})? ?\((?:[^()=]*|[f-h] ?\([^()=]*\))\)"
@@ -67,6 +67,8 @@ def _same(gold: str, answer: str, options: Options) -> bool:
     (label, value), (given_label, given) = notation.labelled(gold), notation.labelled(answer)
     if not (label and given_label):
         gold, answer = value, given
+    if notation.bases(gold) != notation.bases(answer):
+        return False
     if time := _TIME.fullmatch(_SPACES.sub("", gold)):
         # Not as a ratio: 12:30 is not 2:5. The answer may leave out a.m. and p.m.
         given_time = _TIME.fullmatch(_SPACES.sub("", answer))
@@ -75,7 +77,7 @@ def _same(gold: str, answer: str, options: Options) -> bool:
         gold = notation.without_thousands(gold)
     if not options.list_answer or ", " in answer or "," not in gold:
         answer = notation.without_thousands(answer)
-    (brackets, golds), (given_brackets, answers) = notation.bracketed(gold), notation.bracketed(answer)
+    (brackets, golds), (given_brackets, answers) = (notation.bracketed(_MEMBER.sub("", t)) for t in (gold, answer))
     if _SETS.search(gold + answer) and (len(golds) == len(answers) == 1 or brackets or given_brackets):
         return _same_sets(gold, answer)
     if len(golds) == len(answers) == 1 and brackets == given_brackets == "":
@@ -110,7 +112,7 @@ def _same_items(gold: Any, answer: Any, options: Options) -> bool:
         answers, given_brackets = [*actual.values()], brackets
     kinds = {brackets, given_brackets} - {""}
     if "{}" in kinds or not kinds:
-        return len(kinds) < 2 and matched(golds, answers, same)
+        return len(kinds) < 2 and notation.matched(golds, answers, same)
     # An interval needs its brackets.
     return len(kinds) == 1 and (kinds == {"()"} or brackets == given_brackets) and all(map(same, golds, answers))
 
@@ -126,6 +128,7 @@ def _same_item(gold: str, answer: str, options: Options) -> bool:
 
 # An inequality sign, or other notation of sets of numbers, without an environment such as cases.
 _SETS = re.compile(rf"^(?!.*\\begin).*(?:{notation.RELATION.pattern}|\\(?:cup|cap|setminus|mathbb|emptyset|infty))")
+_MEMBER = re.compile(r"^[A-Za-z](?:_\w)?(?:\([A-Za-z]\))? ?\\in(?![a-zA-Z]) ?")
 _CLOSED_AT_INFINITY = re.compile(r"\\infty ?\]|\[ ?-? ?\\infty")
 
 
@@ -146,7 +149,7 @@ def _real_set(text: str) -> tuple[str, Any] | None:
             sets = [one for part in parts if (one := _real_set(part))]
             same_name = len(sets) == len(parts) and len({name for name, _ in sets}) == 1
             return (sets[0][0], combine(*(numbers for _, numbers in sets))) if same_name else None
-    value, name = None if _CLOSED_AT_INFINITY.search(text) else parse(text), ""
+    value, name = None if _CLOSED_AT_INFINITY.search(text) else parse(_MEMBER.sub("", text)), ""
     try:
         if isinstance(value, (Relational, And)):
             (unknown,) = value.free_symbols
@@ -161,7 +164,7 @@ def _real_set(text: str) -> tuple[str, Any] | None:
 def _same_relations(gold: Any, answer: Any) -> bool:
     """Whether two relations, or chains of them, are equivalent: one is a multiple of the other, positive for `<`."""
     if isinstance(gold, And) and isinstance(answer, And):
-        return matched(gold.args, answer.args, _same_relations)
+        return notation.matched(gold.args, answer.args, _same_relations)
     if not (isinstance(gold, Relational) and isinstance(answer, Relational)):
         return False
     if not all(isinstance(side, sympy.Expr) for side in (*gold.args, *answer.args)):
@@ -343,7 +346,7 @@ def equal(gold: Any, given: Any, options: Options = DEFAULT) -> bool:
     if len(letters) == 2 and min(map(len, letters)) == 1:
         return letters[0] == letters[1] and type(gold) is type(given)
     if gold.is_Piecewise and given.is_Piecewise:
-        return matched(gold.args, given.args, lambda a, b: a[1] == b[1] and equal(a[0], b[0]))
+        return notation.matched(gold.args, given.args, lambda a, b: a[1] == b[1] and equal(a[0], b[0]))
     variables = gold.free_symbols
     for point in range(4 if variables else 1):
         values = evaluated([gold, given], point)
@@ -391,17 +394,6 @@ def evaluated(expressions: list[Any], point: int, negative: Collection[Any] = ()
     except (ArithmeticError, AttributeError, TypeError, ValueError, NotImplementedError):
         return None
     return values if all(part.is_Number and part.is_finite for part in parts) else None
-
-
-def matched(golds: list[Any], answers: list[Any], same: Callable[[Any, Any], bool]) -> bool:
-    """Whether answers and gold answers can be matched one to one."""
-    remaining = list(answers)
-    for gold in golds:
-        place = next((i for i, answer in enumerate(remaining) if same(gold, answer)), None)
-        if place is None:
-            return False
-        del remaining[place]
-    return not remaining
 
 
 # Fills the parser's and sympy's caches with what most answers need: workers that are forked later begin with them.

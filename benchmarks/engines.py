@@ -10,6 +10,7 @@ faster there, start-up included, or the simpler one where they are equal.
 
 from __future__ import annotations
 
+import math
 import os
 
 os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
@@ -76,7 +77,7 @@ def in_training(model: str, steps: int) -> dict[str, Any]:
             if process.wait():
                 raise SystemExit(f"the run with {engine} failed")
             run = RunFolder(Path(place) / engine)
-            seconds, tokens = run_summary(run).final.seconds, run_summary(run).final.tokens
+            seconds, tokens = run_summary(run).final.seconds, run_summary(run).final.tokens or math.nan
             found[engine] = {
                 "seconds_per_1000_tokens": 1000 * seconds / tokens,
                 "generate": 1000 * sum(row["seconds/generate"] for row in run_timings(run)) / tokens,

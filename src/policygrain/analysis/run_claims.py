@@ -116,7 +116,7 @@ class RunClaim:
             listed = ", ".join(f"{value:.4g}" for value in numbers[:8]) + (", …" if len(numbers) > 8 else "")
             lines.append(f"  {side}: mean {np.mean(numbers):.4g} of {len(numbers)} runs ({listed})")
         lines.append(f"  a − b: {self._effect_text()}, 95% interval, {self.pairing}")
-        if d.spread <= 1e-12 * abs(d.mean):  # rounding
+        if d.n > 2 and (np.ptp(d.values) if d.values else d.spread) <= 1e-12 * abs(d.mean):  # rounding
             lines.append("  all differences are equal; is it the right metric?")
         elif self.more_seeds is None:
             lines.append("  over 1,000 runs on each side would be needed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -218,6 +219,11 @@ def claim(
     if figure is not None and figure.suffix not in SUFFIXES:
         raise UserError(f"--figure {figure}: a figure is one of {', '.join(SUFFIXES)}.")
     check_out(figure)
+    if auc and last > 1:
+        raise UserError("--last: --auc is another endpoint; leave one of them out.")
+    for name, number in (("margin", margin), ("until", until)):
+        if number is not None and not math.isfinite(number):
+            raise UserError(f"--{name}: {number} is not a finite number.")
     of_a, of_b = read_runs(a, metric, step), read_runs(b, metric, step)
     endpoint, pair = Endpoint(last, auc, until), not unpaired
     decided = decide_runs(of_a, of_b, metric, margin=margin, claimed=claimed, endpoint=endpoint, pair=pair)

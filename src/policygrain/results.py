@@ -22,8 +22,8 @@ from .records import (
     read_record,
 )
 from .study import Study, load_study
+from .study.dependencies import CODE, arm_settings, settings, start_seed, start_seeds
 from .study.runs import Run, RunMatrix, arms_of, run_matrix
-from .study.stages import CODE, arm_settings, settings, start_seed, start_seeds
 
 if TYPE_CHECKING:
     import numpy as np

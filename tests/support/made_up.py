@@ -24,8 +24,8 @@ from policygrain.records import (
 )
 from policygrain.results import StudyResults
 from policygrain.study import Study, study_text
+from policygrain.study.dependencies import run_settings, start_seeds
 from policygrain.study.runs import Run, run_matrix
-from policygrain.study.stages import run_settings, start_seeds
 
 from .files import write_lines
 

@@ -17,8 +17,8 @@ from policygrain.paths import StudyFolder
 from policygrain.records import TrackingRecord, read_record
 from policygrain.results import StudyResults, evaluated_samples, samples, start_model
 from policygrain.study import load_study
+from policygrain.study.dependencies import run_settings
 from policygrain.study.runs import Arm, run_matrix
-from policygrain.study.stages import run_settings
 
 from ..support.small import assert_same_run, write_study
 from ..support.snakemake import TIMEOUT, copy_checkout, jobs, planned, snakemake

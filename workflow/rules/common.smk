@@ -12,7 +12,7 @@ from policygrain.figures import SUFFIXES, TABLES as TABLE_NAMES
 from policygrain.paths import START, StudyFolder
 from policygrain.study import load_study
 from policygrain.study.runs import run_matrix
-from policygrain.study.stages import start_seed, start_seeds
+from policygrain.study.dependencies import start_seed, start_seeds
 from policygrain.trainers.launch import launcher
 
 # results/STUDY/settings/ has a file per stage, arm and figure. A file is written only if its content changes; what depends

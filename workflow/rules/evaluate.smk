@@ -1,4 +1,5 @@
-# The models of an arm, or the initial models (`start`), in one engine.
+# The models of an arm, or the initial models (`start`), in one engine. `models` are their records, and the models are in the
+# same folders; so are, afterwards, the responses.
 rule evaluate:
     input:
         settings="results/{study}/settings/evaluation.json",

@@ -213,7 +213,7 @@ def _measure(
     """Measure initial models by an instrument; write the records, and print them as ``table`` shows them."""
     from policygrain.model.device import claim_gpu
     from policygrain.results import StudyResults
-    from policygrain.study.stages import start_seeds
+    from policygrain.study.dependencies import start_seeds
 
     from .measured.instrument import measure_starts
 

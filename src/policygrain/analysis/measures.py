@@ -11,7 +11,7 @@ from ..errors import NoResults, UserError
 from ..paths import START
 from ..results import StudyResults, mean_by_unit, share_starts
 from ..study import Study
-from ..study.stages import start_seed
+from ..study.dependencies import start_seed
 from . import statistics
 from .statistics import SEEDS, STARTS, Array, Difference, Estimate, difference, student
 

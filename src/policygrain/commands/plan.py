@@ -25,9 +25,9 @@ from ..data.sources import FAMILY_SIZE
 from ..errors import UserError, did_you_mean
 from ..files import read_json
 from ..study.comparable import pairs
+from ..study.dependencies import start_seeds
 from ..study.runs import Arm, run_matrix
 from ..study.schema import Benchmark, Model, Study
-from ..study.stages import start_seeds
 from ..text import columns, markdown_table
 
 if TYPE_CHECKING:

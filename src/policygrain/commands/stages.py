@@ -15,8 +15,8 @@ from ..paths import START, DataFolder, RunFolder, StudyFolder
 from ..records import EvaluatedArm, write_record
 from ..results import StudyResults, start_model
 from ..study import Study, load_study
+from ..study.dependencies import settings, start_seed, start_seeds
 from ..study.runs import Arm, run_matrix
-from ..study.stages import settings, start_seed, start_seeds
 from .app import CONFIG, Config, Results, app, option
 
 GROUP = "Stages, which the workflow and make call; each works alone, too"

@@ -12,7 +12,7 @@ from ..files import atomic_text, lock
 from ..hub import identity
 from ..paths import StudyFolder
 from ..study import Study, study_text
-from ..study.stages import stage_settings
+from ..study.dependencies import stage_settings
 
 HELD: list[IO[str]] = []  # the lock of this process's study, open until it ends
 

@@ -8,7 +8,7 @@ from ..analysis import measures
 from ..errors import UserError
 from ..paths import START
 from ..results import StudyResults
-from ..study.stages import start_seeds
+from ..study.dependencies import start_seeds
 from ..text import columns, shortened
 from . import tables
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import UserError
 from ..objective.method import TEXTS
+from .dependencies import start_seeds
 from .load import load_study
 from .runs import Arm, RunMatrix, arms_of, run_matrix
 from .schema import Study
-from .stages import start_seeds
 
 if TYPE_CHECKING:
     from ..objective import Method

@@ -1,7 +1,7 @@
 """The keys of a study file and their types. An unknown key is an error.
 
 The documentation and editors show the descriptions. Each key names the results that depend on it directly (`decides`,
-see `stages.py`). Bounds exclude only values that are certainly mistakes.
+see `dependencies.py`). Bounds exclude only values that are certainly mistakes.
 """
 
 from __future__ import annotations

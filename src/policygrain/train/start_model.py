@@ -16,7 +16,7 @@ from ..hub import identity
 from ..paths import DataFolder, StartFolder
 from ..records import StartModelRecord, write_record
 from ..results import start_model
-from ..study.stages import start_settings
+from ..study.dependencies import start_settings
 
 if TYPE_CHECKING:
     from ..study import Study

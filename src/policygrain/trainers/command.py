@@ -28,9 +28,9 @@ from ..paths import DataFolder, RunFolder
 from ..records import FinalMetrics
 from ..results import run_timings
 from ..study.comparable import different_parts
+from ..study.dependencies import settings as settings_of
 from ..study.runs import Arm, run_matrix
 from ..study.schema import Training
-from ..study.stages import settings as settings_of
 from ..text import flat, some
 from ..train.checkpoint import line
 from .program import run_program

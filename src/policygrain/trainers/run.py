@@ -18,8 +18,8 @@ from ..paths import DataFolder, RunFolder
 from ..provenance import commit, hardware, versions
 from ..records import Environment, FinalMetrics, RunConfig, RunInputs, RunSummary, read_record, write_record
 from ..results import TRAIN, run_metrics, run_summary
+from ..study.dependencies import run_settings
 from ..study.runs import Arm
-from ..study.stages import run_settings
 from ..train.checkpoint import remove_old, run_lock
 from ..train.ranks import is_rank_0, on_rank_0, ranks
 from ..train.start_model import check_start_model

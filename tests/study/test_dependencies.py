@@ -11,9 +11,9 @@ import yaml
 
 from policygrain.objective.method import TEXTS
 from policygrain.study import Study, load_study, parse_study
+from policygrain.study.dependencies import run_settings, stage_settings, start_seed, start_seeds
 from policygrain.study.runs import Arm
 from policygrain.study.schema import decides, leaves
-from policygrain.study.stages import run_settings, stage_settings, start_seed, start_seeds
 
 from ..support.small import set_key
 

@@ -99,7 +99,9 @@ def _runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for side, level in (("a", 0.6), ("b", 0.5)):
         for seed in range(3):
-            rows = [{"step": k, "reward": level + seed / 50 + k / 100 + (k * seed % 3) / 200} for k in range(1, 6)]
+            rows = [
+                {"step": k, "reward": level * (1 + seed / 50) + k / 100 + (k * seed % 3) / 200} for k in range(1, 6)
+            ]
             write_lines(Path(f"{side}_seed{seed}.jsonl"), rows)
     Path("binary.jsonl").write_bytes(b"\x89PNG\xff")
 
@@ -114,7 +116,7 @@ def test_text_json_and_figure(capsys):
     assert main([*margin, "--json", "--unpaired", "--claimed", "below"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["pairing"] == "unpaired, as asked" and data["verdict"] == "opposite"
-    assert data["difference"]["mean"] == pytest.approx(0.1) and len(data["runs"]["a"]) == 3
+    assert data["difference"]["mean"] == pytest.approx(0.102) and len(data["runs"]["a"]) == 3
     gate = ["--fail-unless", "holds", "--table"]
     assert main([*margin, *gate, "latex"]) == 0 and r"\toprule" in capsys.readouterr().out
     assert main([*margin, *gate, "markdown", "--claimed", "below"]) == 1 and "| opposite |" in capsys.readouterr().out

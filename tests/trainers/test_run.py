@@ -121,7 +121,7 @@ def leave_behind(run: Path) -> None:
     """What writers that were killed leave in the folder of a run."""
     for name in ("run.json", "summary.json", "metrics.jsonl", "timings.jsonl"):
         (run / f".{name}.tmp").write_text("half")
-    for folder in (".model", "checkpoints/.step00002"):
+    for folder in (".model", "checkpoints/.step"):
         (run / folder).mkdir()
         (run / folder / "another.safetensors").write_text("half")
 

@@ -76,6 +76,7 @@ class RunFolder(Folder):
     verl = Inside("verl", Path)  # where verl trains the run: its configuration, logs, rollouts and checkpoints
     out = Inside("out", Path)  # what a command that trains the run writes
     output = Inside("command.log", Path)  # and prints
+    trained = Inside("trained.txt", Path)  # the digest of the command that has ended there, and of what it reads
     model = Inside("model", Path)  # the final model with its tokenizer
     evaluation = Inside("evaluation", EvaluationFolder)  # of the final model
     lock = Inside("lock", Path)  # locked by the process that trains in this folder
@@ -89,7 +90,7 @@ class RunFolder(Folder):
     @property
     def products(self) -> tuple[Path, ...]:
         """All files and folders of a run that are moved when another run takes the folder; `config` is last."""
-        files = (self.summary, self.ended, self.metrics, self.timings, self.output)
+        files = (self.summary, self.ended, self.metrics, self.timings, self.output, self.trained)
         folders = (self.checkpoints, self.verl, self.out, self.model)
         return (*files, *folders, self.evaluation.path, self.config)
 

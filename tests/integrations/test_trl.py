@@ -71,6 +71,11 @@ def test_weights_after_training_are_those_of_trl(name, kind, start, tmp_path):
     torch.testing.assert_close(weights(ours.model), weights(theirs.model), rtol=1e-4, atol=1e-5)
 
 
+def test_it_evaluates_before_the_first_step(start, tmp_path):
+    trainer = trainer_of(PolicyGrainTrainer, start, tmp_path, objective="gspo", per_device_eval_batch_size=8)
+    assert trainer.evaluate(trainer.train_dataset)["eval_reward"] > 0
+
+
 @pytest.mark.filterwarnings("ignore:.*sampler:UserWarning")
 def test_tepos_mask_is_measured(start, tmp_path):
     """On-policy no entropy has fallen; in the second update of the same rollouts some have."""

@@ -104,6 +104,22 @@ def test_a_script_trains_a_run_that_is_not_started_again(made, folder):
     assert run_config(run).key != summary.key and list(run.path.glob("superseded-*")), "another script is another run"
 
 
+def test_a_wrong_name_of_a_metric_costs_no_second_training(made, folder):
+    """Nor does a change of another key that the script does not read; without the model, it can be started again."""
+    run, wrong = RunFolder(folder / "run"), {"metrics": TRAINING["metrics"] | {"loss": "los"}}
+    with pytest.raises(UserError, match=r"training.metrics.loss: .*has no 'los'"):
+        train_small(study_of(training=wrong), run.path, *made)
+    for study in (study_of(), study_of(extraction="hashes")):
+        train_small(study, run.path, *made)
+        assert (run.out / "calls").read_text() == "mine\n" and run_summary(run).final.steps == 4
+    with pytest.raises(UserError, match=r"has no config.json.*unless you remove (.*)\.$") as refused:
+        train_small(study_of("modelless"), run.path, *made)
+    Path(str(refused.value).split()[-1].rstrip(".")).unlink()
+    with pytest.raises(UserError, match=r"has no config.json"):
+        train_small(study_of("modelless"), run.path, *made)
+    assert (run.out / "calls").read_text() == "mine modelless\nmine --resume modelless\n"
+
+
 @pytest.mark.parametrize(
     ("asked", "message"),
     [

@@ -137,12 +137,12 @@ def over_seeds(values: Sequence[float] | Array) -> Interval:
 def student(values: Sequence[float] | Array, unit: str = SEEDS) -> Difference:
     """Paired differences of a number per unit of replication [units], by Student's t.
 
-    ``unit``: training seeds or initial models. A single one has no interval, nor have equal differences other than 0,
-    which measures with few values often have.
+    ``unit``: training seeds or initial models. A single one has no interval, nor have fewer than six equal differences
+    other than 0, as measures with few values have: by the sign test, p is 2^(1 − n).
     """
     x = np.asarray(values, dtype=float)
     mean, n, numbers = float(np.mean(x)), len(x), tuple(map(float, x))
-    if n < 2 or (abs(mean) > 0 and np.ptp(x) < 1e-9 * abs(mean)):
+    if n < 2 or (n < 6 and abs(mean) > 0 and np.ptp(x) < 1e-9 * abs(mean)):
         return Difference(mean, -math.inf, math.inf, n, unit, math.inf, numbers, lambda _: 1.0)
     return _by_student(mean, float(x.std(ddof=1)), n, n - 1, unit, numbers)
 

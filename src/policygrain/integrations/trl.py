@@ -107,8 +107,8 @@ class PolicyGrainTrainer(GRPOTrainer):
             known["rollout_log_probs"] = known["old_log_probs"]
         batch = TokenBatch(**known, max_length=self.max_completion_length)
         training = self.model.training
-        alone = self.current_gradient_accumulation_steps == 1 and self.accelerator.num_processes == 1
-        if training:
+        if training:  # only then TRL knows the steps that are accumulated
+            alone = self.current_gradient_accumulation_steps == 1 and self.accelerator.num_processes == 1
             batch = batch.replace(step=self.objective.step_of(batch) if alone else self._step_totals())
         out = self.objective.loss(batch)
         self._log(out.metrics, training)

@@ -82,9 +82,12 @@ class VllmEngine:
                 seed=0,
                 **machine,
             )
-        except ValueError as error:
+        except (ValueError, RuntimeError) as error:
             if not MEMORY.search(str(error)):
-                raise
+                raise UserError(
+                    f"vLLM does not start with {start} ({str(error).splitlines()[0]}); its messages are above. The "
+                    "engine transformers may: `evaluation.engine`, `training.engine`, --engine of evaluate-model."
+                ) from error
             raise UserError(
                 f"vLLM with a KV cache of {self._kv_bytes / GIB:.2g} GiB (training.kv_gib) does not fit into the "
                 f"free memory, or the cache has no room for a sequence ({str(error).splitlines()[0]})."

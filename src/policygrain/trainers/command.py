@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .. import digests
 from ..analysis.run_logs import steps_of_log
 from ..data.prompts import PromptRenderer
 from ..errors import UserError, did_you_mean
@@ -26,8 +27,9 @@ from ..model.loading import load_tokenizer
 from ..objective import Method
 from ..paths import DataFolder, RunFolder
 from ..records import FinalMetrics
-from ..results import run_timings
+from ..results import run_config, run_timings
 from ..study.comparable import different_parts
+from ..study.dependencies import CODE
 from ..study.dependencies import settings as settings_of
 from ..study.runs import Arm, run_matrix
 from ..study.schema import Training
@@ -49,20 +51,27 @@ def train(
     study: Study, arm: Arm, seed: int, *, start: str, data: DataFolder, run: RunFolder, stop: Stop | None = None
 ) -> FinalMetrics:
     """As `train.loop.train`: the command resumes by itself, if it is told to or finds what it has saved."""
-    settings = arm.training
-    begun = run.out.exists()
-    run.out.mkdir(exist_ok=True)
-    values = placeholders(study, arm, seed, start, data, run) | {"resume": RESUME if begun else ""}
-    command = filled(str(settings.command), values, quoted=True)
+    settings, record = arm.training, run_config(run)
+    values = placeholders(study, arm, seed, start, data, run)
+    text = str(settings.command)
+    key = digests.of_json([filled(text, values), record.settings.get(CODE), record.inputs.model_dump()])
+    take_back(run, key)
     log = Log(settings, run, filled(settings.logs.file, values))  # type: ignore[union-attr]
-    print(f"policygrain: {command}", flush=True)
-    shell = ["bash", "-eo", "pipefail", "-c", command]
-    resumes = "the same command continues it." if "{resume}" in str(settings.command) else "it can be started again."
-    run_program("the command", shell, run.path, run.output, {}, stop, lambda: resumes, log.watch, cwd=Path.cwd())
-    rows = log.rows(log.read(), ended=True)
-    log.write(rows)
-    if settings.model is not None:
-        take_model(study, Path(filled(settings.model, values)), run)
+    if not (run.trained.exists() and run.trained.read_text() == key):
+        command = filled(text, values | {"resume": RESUME if run.out.exists() else ""}, quoted=True)
+        run.out.mkdir(exist_ok=True)
+        print(f"policygrain: {command}", flush=True)
+        shell = ["bash", "-eo", "pipefail", "-c", command]
+        resumes = "the same command continues it." if "{resume}" in text else "it can be started again."
+        run_program("the command", shell, run.path, run.output, {}, stop, lambda: resumes, log.watch, cwd=Path.cwd())
+        atomic_text(run.trained, key)
+    try:
+        rows = log.rows(log.read(), ended=True)
+        log.write(rows)
+        if settings.model is not None:
+            take_model(study, Path(filled(settings.model, values)), run)
+    except UserError as error:
+        raise UserError(f"{error} The command is not started again, unless you remove {run.trained}.") from error
     return FinalMetrics(
         validation_accuracy=rows[-1]["validation_accuracy"],
         validation_length=rows[-1].get("validation_length", math.nan),
@@ -72,6 +81,15 @@ def train(
         samples=_count(rows[-1], "total_samples"),
         seconds=log.seconds,
     )
+
+
+def take_back(run: RunFolder, key: str) -> None:
+    """Take back what the same command wrote before a change of settings that it does not read, such as `metrics`."""
+    for trained in run.path.glob(f"superseded-*/{run.trained.name}"):
+        if not run.out.exists() and trained.read_text() == key:
+            for path in (run.out, run.output, run.timings, run.trained):
+                if (moved := trained.parent / path.name).exists():
+                    moved.rename(path)
 
 
 def _count(row: Mapping[str, Any], name: str) -> int | None:

@@ -5,12 +5,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from policygrain.model.engine import Request
 from policygrain.model.loading import load_model
+from policygrain.model.torch_engine import SmallDecoder, TorchEngine
 
 from ..support.device import PLACE
-from ..support.engines import requests_of, score_responses, torch_engine
+from ..support.engines import random_rollouts, requests_of, score_responses, torch_engine
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
@@ -63,3 +65,26 @@ def test_a_response_ends_at_every_end_token_of_the_models_configuration(start):
     for one, both in zip(plain, engine.generate(requests), strict=True):
         end = one.ids.index(other) + 1 if other in one.ids else len(one.ids)
         assert both.ids == one.ids[:end] and both.finished == (one.finished or other in one.ids)
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2])
+def test_the_small_decoder_equals_transformers(kv_heads, monkeypatch):
+    """The same tokens and log-probabilities, with grouped heads and without."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 64, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    model = Qwen2ForCausalLM(Qwen2Config(vocab_size=40, num_key_value_heads=kv_heads, initializer_range=0.2, **sizes))
+    for parameter in model.parameters():
+        if parameter.ndim == 1:  # biases and norms are 0 and 1 in a new model, so an error in them would not show
+            torch.nn.init.normal_(parameter, mean=1.0, std=0.2)
+    engine = TorchEngine(model, eos_id=1, pad_id=0)
+    requests = [Request(rollout.prompt, seed, 30) for seed, rollout in enumerate(random_rollouts(40, 20, 1))]
+    assert SmallDecoder.fits(model)
+    assert not SmallDecoder.fits(LlamaForCausalLM(LlamaConfig(vocab_size=40, attention_bias=True, **sizes)))
+    assert not SmallDecoder.fits(LlamaForCausalLM(LlamaConfig(vocab_size=40, mlp_bias=True, **sizes)))
+    fast = engine.generate(requests)
+    monkeypatch.setattr(SmallDecoder, "fits", lambda model: False)
+    plain = engine.generate(requests)
+    assert [r.ids for r in fast] == [r.ids for r in plain]
+    assert len({len(r.ids) for r in plain}) > 3, "rows should end at different times"
+    for a, b in zip(fast, plain, strict=True):
+        assert a.log_probs == pytest.approx(b.log_probs, abs=1e-4)

@@ -11,12 +11,11 @@ from policygrain import digests
 from policygrain.integrations.options import EXPORTED
 from policygrain.paths import DataFolder, RunFolder, StudyFolder
 from policygrain.results import run_metrics, run_summary
-from policygrain.study import parse_study
 from policygrain.study.runs import run_matrix
 from policygrain.trainers.verl import export
 from policygrain.trainers.verl_settings import verl_python
 
-from ..support.small import SMALL, small_study, train_small, write_study
+from ..support.small import SMALL, small_study, write_study
 from ..support.snakemake import TIMEOUT, kill_when, planned, snakemake
 from ..support.verl_on_cpu import ENVIRONMENT, SETTINGS
 
@@ -71,7 +70,7 @@ def _are_paired(by_verl: RunFolder, by_loop: RunFolder) -> None:
 
 
 def test_verl_by_a_command_of_ones_own(made, root, tmp_path, monkeypatch):
-    """`main_ppo` with verl's own loss, as whoever has a configuration of verl would start it."""
+    """`main_ppo` with verl's own loss, as whoever has a configuration of verl would start it, in a whole study."""
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
@@ -81,6 +80,7 @@ def test_verl_by_a_command_of_ones_own(made, root, tmp_path, monkeypatch):
     monkeypatch.setenv(EXPORTED, str(tmp_path / "verl"))
     changes = {
         "data.seed": "{seed}",
+        "actor_rollout_ref.model.path": "{start}",
         "actor_rollout_ref.actor.policy_loss.loss_mode": "vanilla",
         "trainer.default_local_dir": "{out}/checkpoints",
     }
@@ -88,15 +88,18 @@ def test_verl_by_a_command_of_ones_own(made, root, tmp_path, monkeypatch):
     training = {
         "trainer": "command",
         "command": f"VERL_FILE_LOGGER_PATH={{out}}/log.jsonl {verl_python()} -m verl.trainer.main_ppo "
-        f"--config-path {tmp_path}/verl --config-name verl {overrides} # {{method}} {{start}}",
+        f"--config-path {tmp_path}/verl --config-name verl {overrides} # {{method}}",
         "logs": {"file": "{out}/log.jsonl", "format": "verl"},
         "metrics": {"validation_accuracy": "val-core/small/acc/mean@1", "entropy_old": "actor/entropy"},
         "model": "{out}/checkpoints/global_step_2/actor/huggingface",
         "steps": 2,
         "validate_every": 2,
     }
-    study = parse_study({**SMALL, "training": training, "methods": {"grpo": {}}}, tmp_path / "study.yaml")
-    run = RunFolder(train_small(study, tmp_path / "run", *made))
+    file = write_study(tmp_path / "study.yaml", {**SMALL, "training": training, "methods": {"grpo": {}}})
+    snakemake(root, tmp_path, file, "all")
+    results = StudyFolder(tmp_path / "results" / "small")
+    run = results.run("grpo", 0)
     rows = run_metrics(run)
     assert [row["step"] for row in rows] == [0, 1, 2] and rows[1]["entropy_old"] > 0
-    assert digests.of_model(run.model) != digests.of_model(made[1])
+    assert digests.of_model(run.model) != digests.of_model(results.start(0).path)
+    assert "| GRPO |" in (results.path / "tables" / "results.md").read_text()

@@ -14,7 +14,8 @@ from packaging.requirements import Requirement
 
 # Of the pipeline. In place of an environment without them, importing them fails.
 ABSENT = (
-    "pydantic typer transformers tokenizers numpy scipy pandas pyarrow matplotlib mlflow snakemake rich tqdm tabulate"
+    "pydantic typer transformers tokenizers numpy scipy pandas pyarrow matplotlib mlflow snakemake rich tqdm tabulate "
+    "trl accelerate datasets peft vllm"
 )
 HIDDEN = f"""
 import sys

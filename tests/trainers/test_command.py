@@ -229,14 +229,10 @@ def test_a_value_is_one_word_that_no_shell_runs(value):
 def test_a_loop_of_ones_own_in_a_whole_study(root, folder):
     """Two methods × three seeds by a loop in torch, to benchmarks, tables and the comparison of its arms."""
     loop = "tests/support/plain_loop.py --model {start} --baseline {method} --train {train} --validation {validation}"
-    training = {
-        "trainer": "command",
+    training = TRAINING | {
         "command": f"{sys.executable} {root}/{loop} --steps {{steps}} --seed {{seed}} --out {{out}}",
         "logs": {"file": "{out}/log.csv", "format": "csv"},
         "metrics": {"validation_accuracy": "validation", "sampled_accuracy": "reward"},
-        "model": "{out}/final",
-        "steps": 4,
-        "validate_every": 2,
     }
     study = SMALL | {"name": "own-loop", "seeds": [0, 1, 2], "training": training}
     study["methods"] = {"group": {"label": "group baseline"}, "constant": {}}

@@ -99,8 +99,11 @@ def lacking(trainer: str, study: Study, arm: Arm) -> list[str]:
 
 def check_trainers(study: Study) -> None:
     """UserError if an arm of the study needs a feature that its trainer lacks, or the trainer cannot run here."""
-    for arm in run_matrix(study).arms.values():
+    arms = run_matrix(study).arms.values()
+    for arm in arms:
         check_arm(study, arm)
+    if any(arm.training.trainer == "command" for arm in arms):
+        _command().check_distinct(study)
 
 
 def trainer_notes(study: Study) -> list[str]:

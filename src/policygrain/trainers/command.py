@@ -228,9 +228,9 @@ def filled(text: str, values: Mapping[str, str], quoted: bool = False, where: st
 
 
 def check_command(study: Study, arm: Arm) -> None:
-    """UserError for placeholders, keys and methods that the command does not read, and for runs that it would mix."""
-    settings, places = arm.training, (study.model.start, DataFolder(Path()), RunFolder(Path()))
-    values = placeholders(study, arm, 0, *places)
+    """UserError for placeholders, keys and methods that the command does not read, and files that runs would share."""
+    settings = arm.training
+    values = placeholders(study, arm, 0, study.model.start, DataFolder(Path()), RunFolder(Path()))
     command, file, model = str(settings.command), settings.logs.file, settings.model or "{out}"  # type: ignore[union-attr]
     for key, text in (("command", command), ("logs.file", file), ("model", model)):
         filled(text, values, where=f"training.{key}")
@@ -244,15 +244,22 @@ def check_command(study: Study, arm: Arm) -> None:
             "model.start: the pipeline makes a tiny model that the command does not read. Add {start} to "
             "training.command, or name the model that your script starts from."
         )
-    matrix = run_matrix(study)
-    if settings.model is None and arm.name in matrix.evaluated_arms:
+    if settings.model is None and arm.name in run_matrix(study).evaluated_arms:
         raise UserError("training.model: names no model, so set `evaluate: false` in each of the experiments.")
+
+
+def check_distinct(study: Study) -> None:
+    """UserError if two runs of the study would start the same command."""
     commands: dict[str, str] = {}
-    for run in matrix.runs:
-        if (other := matrix.arms[run.arm]).training.trainer == "command":
-            of_run = placeholders(study, other, run.seed, *places)
-            twin = commands.setdefault(filled(str(other.training.command), of_run, quoted=True), run.name)
-            if twin != run.name:
+    matrix = run_matrix(study)
+    for arm, runs in matrix.by_arm().items():
+        one = matrix.arms[arm]
+        if one.training.trainer != "command":
+            continue
+        values = placeholders(study, one, 0, study.model.start, DataFolder(Path()), RunFolder(Path()))
+        for run in runs:
+            command = filled(str(one.training.command), values | {"seed": str(run.seed)}, quoted=True)
+            if (twin := commands.setdefault(command, run.name)) != run.name:
                 raise UserError(
                     f"training.command: is the same for {twin} and {run.name}. Let it read {{method}}, {{seed}} and "
                     "what an experiment varies."

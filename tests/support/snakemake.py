@@ -10,10 +10,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from multiprocessing import forkserver
 from pathlib import Path
+from unittest.mock import patch
 
 # Every call is a process of its own, forked from one that has imported Snakemake, which takes longer than a dry run.
-SERVER = multiprocessing.get_context("forkserver")
+# It is not the one of grading's workers, which write nothing and ignore SIGTERM.
+SERVER = forkserver.ForkServer()
 SERVER.set_forkserver_preload(["snakemake.cli", "policygrain.commands.workflow"])
 TIMEOUT = 1800  # seconds; the machine may have other things to do
 Done = subprocess.CompletedProcess[str]
@@ -42,8 +45,10 @@ def call(root: Path, folder: Path, study: Path | str, *arguments: str, **environ
     inherited = {key: value for key, value in os.environ.items() if key != "POLICYGRAIN_DATA"}
     environment = {**inherited, "MLFLOW_TRACKING_URI": "", **environment}
     with tempfile.NamedTemporaryFile("r") as out, tempfile.NamedTemporaryFile("r") as err:
-        process = SERVER.Process(target=_main, args=(command, os.getcwd(), environment, out.name, err.name))
-        process.start()
+        arguments = (command, os.getcwd(), environment, out.name, err.name)
+        process = multiprocessing.get_context("forkserver").Process(target=_main, args=arguments)
+        with patch.object(forkserver, "connect_to_new_process", SERVER.connect_to_new_process):
+            process.start()
         process.join(TIMEOUT)
         assert process.exitcode is not None, f"{command} takes longer than {TIMEOUT} s"
         return Done(command, process.exitcode, out.read(), err.read())

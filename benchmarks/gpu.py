@@ -222,10 +222,11 @@ def parts(start: str, work: Work, device: str, shape: str) -> dict[str, Any]:
         seconds = []
         for _ in range(4):
             begin = time.perf_counter()
-            batch, _ = score(rollouts, policy, chosen, settings)
+            steps = minibatches(work.prompts, work.group, work.updates, seed=0)
+            batch, _ = score(rollouts, policy, chosen, settings, current=steps[0].tolist())
             synchronise(device)
             middle = time.perf_counter()
-            for rows in minibatches(work.prompts, work.group, work.updates, seed=0):
+            for rows in steps:
                 updates.update(policy, batch.rows(rows), chosen, settings)
             synchronise(device)
             seconds.append((middle - begin, time.perf_counter() - middle))

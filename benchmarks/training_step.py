@@ -4,7 +4,8 @@ A step is a batch of 16 prompts × 8 sampled responses (at most 112 tokens, temp
 distribution), exact-match rewards, the log-probabilities of the policy that sampled them, and 4 clipped AdamW updates
 of 32 responses each. Both sides start from the same weights, see the same prompts in the same order, use the
 same grader and compute log-probabilities of the old policy before the first update (TRL does so because a batch lasts
-for several updates; the run fails if it did not). No KL penalty, validation, logging or checkpoints on either side.
+for several updates; the run fails if it did not; PolicyGrain leaves those of the first minibatch to its update). No KL
+penalty, validation, logging or checkpoints on either side.
 TRL samples with `generate` and its key-value cache; its options that could help are set, see `grpo_config`.
 
 Two scenarios:
@@ -145,11 +146,12 @@ class PolicyGrain:
         self.policy.model.load_state_dict(self.start)
         begin = time.perf_counter()
         rollouts, counts = self.collector.collect(self.policy.model, 0, clock)
-        with clock("log_probs"):
-            batch, metrics = score(rollouts, self.policy, self.method, settings)
         cut = settings.prompts_per_step, settings.group, settings.updates_per_batch
+        steps = minibatches(*cut, seed_of("minibatches", SEED, number))
+        with clock("log_probs"):
+            batch, metrics = score(rollouts, self.policy, self.method, settings, current=steps[0].tolist())
         with clock("update"):
-            for rows in minibatches(*cut, seed_of("minibatches", SEED, number)):
+            for rows in steps:
                 update(self.policy, batch.rows(rows), self.method, settings)
         seconds = time.perf_counter() - begin
         prompts = sum(len(rollout.prompt) for rollout in rollouts[:: settings.group])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,7 +16,7 @@ from ..model.device import compute_dtype
 from ..model.engine import Rollout
 from ..model.scoring import TokenScores
 from ..objective import Method
-from ..objective.batch import TokenBatch
+from ..objective.batch import StepTotals, TokenBatch
 from ..objective.correction import effective_sample_share, log_weights, rollout_weights
 from ..objective.penalty import k3
 from ..provenance import seed_of
@@ -36,23 +36,34 @@ ROUNDING = {torch.float32: 0.01, torch.bfloat16: 0.1}
 class Batch:
     """Rollouts, on the CPU, and ``tokens``, on the compute device: the inputs of the objective, row by row.
 
-    They do not change during the updates: ``log_probs`` and ``entropy`` are those of the old policy.
+    They do not change during the updates: ``log_probs`` and ``entropy`` are those of the old policy. ``current``: the
+    rows of the first minibatch, if the old policy is still the current one there, so that its update scores them.
     """
 
     rollouts: list[Rollout]
     tokens: TokenBatch
+    current: tuple[int, ...] = ()
 
     def rows(self, index: Iterable[int]) -> Batch:
         """The rows ``index`` of the batch, as wide as the longest response."""
         rows = [int(row) for row in index]
         rollouts = [self.rollouts[row] for row in rows]
         (at,) = to_device([torch.tensor(rows)], self.tokens.mask.device)
-        return Batch(rollouts, self.tokens.rows(at, width=width_of(rollouts)))
+        unscored = set(self.current)
+        current = tuple(place for place, row in enumerate(rows) if row in unscored)
+        return Batch(rollouts, self.tokens.rows(at, width=width_of(rollouts)), current)
+
+    def under(self, scores: TokenScores, step: StepTotals) -> TokenBatch:
+        """The tokens as a part of an optimizer step, with scores under the current policy."""
+        now = {"log_probs": scores.log_probs, "entropy": scores.entropy, "future_log_probs": scores.future}
+        if self.current:
+            now |= {f"old_{name}": value.detach() for name, value in now.items() if value is not None}
+        return self.tokens.replace(**now, step=step)
 
     def to(self, device: torch.device) -> Batch:
         """The same batch on another device."""
         moved = {name: x.to(device) for name, x in vars(self.tokens).items() if isinstance(x, Tensor)}
-        return Batch(self.rollouts, self.tokens.replace(**moved))
+        return replace(self, tokens=self.tokens.replace(**moved))
 
 
 def width_of(rollouts: Iterable[Rollout]) -> int:
@@ -61,7 +72,12 @@ def width_of(rollouts: Iterable[Rollout]) -> int:
 
 
 def score(
-    rollouts: list[Rollout], policy: ScoredPolicy, method: Method, settings: Training, age: int | None = None
+    rollouts: list[Rollout],
+    policy: ScoredPolicy,
+    method: Method,
+    settings: Training,
+    age: int | None = None,
+    current: Sequence[int] = (),
 ) -> tuple[Batch, dict[str, float]]:
     """The batch of ``rollouts``, which are in groups of ``settings.group``, and metrics of them.
 
@@ -69,10 +85,19 @@ def score(
     `training.old_log_probs` says. In that case, if the method reads no entropies and no predictions of the old policy
     either, the trainer scores a quarter of the groups, to compare it with the engine.
 
-    ``age``: number of steps between sampling and the updates; None: methods may not read it.
+    ``age``: number of steps between sampling and the updates; None: methods may not read it. ``current``: rows that
+    their update scores, before it changes the policy; of a whole batch, a quarter of the groups is scored here, too.
     """
-    needs, place = method.needs, policy.model.device
-    by_engine, quarter = settings.old_log_probs == "engine", math.ceil(len(rollouts) / settings.group / 4)
+    needs, place, every = method.needs, policy.model.device, len(rollouts)
+    by_engine, number = settings.old_log_probs == "engine", torch.arange(every) // settings.group  # of the group
+    quarter = settings.group * math.ceil(every / settings.group / 4)
+    scored = torch.arange(every)
+    if by_engine and not reads_old_policy(method):
+        scored = scored[:quarter]
+    elif len(current) == every:  # without dynamic sampling the engine has recorded those of every fourth group
+        scored = scored[number % 4 == 0]
+    elif current:
+        scored = scored[~torch.isin(scored, torch.tensor(current))]
     lengths = torch.tensor([len(r.ids) for r in rollouts])
     mask = torch.arange(width_of(rollouts)) < lengths.unsqueeze(1)
     recorded = torch.full(mask.shape, math.nan)
@@ -84,13 +109,22 @@ def score(
     in_loss = mask & finished.unsqueeze(1) if method.sampler.mask_truncated else mask
     mask, in_loss, on_device, engine = to_device((mask, in_loss, advantages, recorded), place)
 
-    some, every = rollouts[: quarter * settings.group], len(rollouts)
-    old = policy.score(some if by_engine and not reads_old_policy(method) else rollouts, settings)
+    def scores(by: Callable[..., TokenScores | None], rows: Tensor) -> TokenScores | None:
+        """Scores of these rows, and NaN for the others."""
+        found = by([rollouts[row] for row in rows], settings)
+        if found is None or len(rows) == every:
+            return found
+        whole = {name: x.new_full(mask.shape, math.nan) for name, x in found._asdict().items() if x is not None}
+        for name, values in whole.items():
+            values[rows, : found.log_probs.shape[1]] = getattr(found, name)
+        return TokenScores(**whole)
+
+    old = scores(policy.score, scored)
+    assert old is not None
     # If only the metric `kl_initial` reads the reference policy, a quarter of the groups is enough.
-    reference = policy.score_reference(rollouts if "reference" in needs else some, settings)
+    reference = scores(policy.score_reference, torch.arange(every) if "reference" in needs else scored[:quarter])
     log_probs = torch.where(mask, engine, 0.0) if by_engine else old.log_probs
-    entropy = old.entropy if len(old.entropy) == every else None
-    groups = torch.arange(every // settings.group, device=place).repeat_interleave(settings.group)
+    entropy = None if by_engine and len(scored) < every else old.entropy
     tokens = TokenBatch(
         log_probs=log_probs,
         old_log_probs=log_probs,
@@ -105,7 +139,7 @@ def score(
         else None,
         future_log_probs=old.future,
         old_future_log_probs=old.future,
-        groups=groups if "groups" in needs else None,
+        groups=number.to(place) if "groups" in needs else None,
         rollout_log_probs=engine if all(len(r.log_probs) == len(r.ids) for r in rollouts) else None,
         staleness=torch.full((every,), age, device=place) if age is not None and "staleness" in needs else None,
         max_length=settings.max_tokens,
@@ -120,7 +154,9 @@ def score(
         "truncated_share": 1 - finished.float().mean().item(),
     }
     metrics |= _of_policies(old, reference, engine, mask) | _of_correction(method, tokens, engine)
-    return Batch(rollouts, tokens), metrics
+    if current:
+        metrics["current_share"] = float(lengths[[*current]].sum() / lengths.sum())
+    return Batch(rollouts, tokens, tuple(current)), metrics
 
 
 def reads_engine(method: Method, settings: Training) -> bool:
@@ -135,10 +171,16 @@ def reads_old_policy(method: Method) -> bool:
     return bool(method.custom_functions or method.penalties or method.n_mtp_heads)
 
 
+def scored_by_update(method: Method, settings: Training) -> bool:
+    """Whether the update of a step's first minibatch scores it under the old policy, which is still the current one."""
+    reads_more = reads_engine(method, settings) or not method.needs.isdisjoint(("groups", "step_log_probs"))
+    # A second pass over the batch reads the scores of all rows, and the metrics are of all tokens.
+    return not (settings.off_policy_steps or settings.epochs > 1 or reads_more or method.sampler.mask_truncated)
+
+
 def _of_policies(old: TokenScores, reference: TokenScores | None, engine: Tensor, mask: Tensor) -> dict[str, float]:
-    """Metrics of the old policy in the rows that the trainer has scored, and its differences from other policies."""
-    rows, width = old.log_probs.shape
-    engine, scored = engine[:rows, :width], mask[:rows, :width]
+    """Metrics of the old policy where the trainer has scored it, and its differences from other policies."""
+    scored = mask & ~old.log_probs.isnan()
     known = scored & ~engine.isnan()
     mismatch, count = torch.where(known, old.log_probs - engine, 0.0), known.sum().clamp(min=1)
     found = {
@@ -148,9 +190,9 @@ def _of_policies(old: TokenScores, reference: TokenScores | None, engine: Tensor
         "mismatch_kl": torch.where(known, k3(engine, old.log_probs), 0.0).sum() / count,
     }
     if reference is not None:
-        rows, width = min(rows, len(reference.log_probs)), min(width, reference.log_probs.shape[1])
-        of_old, of_reference, valid = (x[:rows, :width] for x in (old.log_probs, reference.log_probs, mask))
-        found["kl_initial"] = torch.where(valid, k3(of_old, of_reference), 0.0).sum() / valid.sum().clamp(min=1)
+        valid = scored & ~reference.log_probs.isnan()
+        divergence = torch.where(valid, k3(old.log_probs, reference.log_probs), 0.0)
+        found["kl_initial"] = divergence.sum() / valid.sum().clamp(min=1)
     numbers = torch.stack([*found.values()]).tolist()  # one transfer from the device for all of them
     return dict(zip(found, numbers, strict=True))
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
 from ..clock import Clock
@@ -29,7 +30,7 @@ from ..provenance import seed_of
 from ..records import FinalMetrics
 from ..study.runs import Arm
 from ..study.schema import Study, Training
-from .batch import Batch, check_mismatch, minibatches_of_step, reads_engine, score
+from .batch import Batch, check_mismatch, minibatches_of_step, reads_engine, score, scored_by_update
 from .checkpoint import Writer, append, flush_logs, load_newest, resume_logs
 from .policy import Policy, ScoredPolicy, open_policy, update
 from .ranks import gather, is_rank_0, on_rank_0
@@ -121,6 +122,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self.settings = self.collector.settings
+        self.first_is_current = scored_by_update(self.method, self.settings)
 
     @contextmanager
     def started(self, saved: Mapping[str, Any] | None) -> Iterator[State]:
@@ -169,8 +171,9 @@ class Run:
             state.position += int(metrics["groups_drawn"])
             batch = None
             if rollouts:
+                current: list[int] = self.minibatch_rows(len(rollouts))[0].tolist() if self.first_is_current else []
                 with clock("log_probs"):
-                    batch, scored = score(rollouts, policy, self.method, settings, age)
+                    batch, scored = score(rollouts, policy, self.method, settings, age, current)
                 check_mismatch(scored, policy.model, settings.max_mismatch)
                 metrics |= scored
             state.waiting.append((batch, metrics))
@@ -181,9 +184,13 @@ class Run:
         # Random choices in an objective (such as Clip-Cov) are keyed by the step.
         torch.manual_seed(seed_of("step", self.collector.seed, self.state.step))
         if batch is not None:
-            settings, prompts = self.settings, len(batch.rollouts) // self.settings.group
-            for rows in minibatches_of_step(settings, prompts, settings.group, self.collector.seed, self.state.step):
+            for rows in self.minibatch_rows(len(batch.rollouts)):
                 yield batch.rows(rows)
+
+    def minibatch_rows(self, responses: int) -> list[Tensor]:
+        """The rows of this step's batch in each of its minibatches."""
+        settings, step = self.settings, self.state.step
+        return minibatches_of_step(settings, responses // settings.group, settings.group, self.collector.seed, step)
 
     def log_step(
         self, clock: Clock, metrics: dict[str, float], updates: list[dict[str, float]], held_out: dict[str, float]
@@ -192,6 +199,8 @@ class Run:
         settings, state, step = self.settings, self.state, self.state.step
         if updates:
             updates_are_made()
+            if share := metrics.pop("current_share", 0.0):  # of the tokens, which the first update has scored
+                metrics["entropy_old"] += share * (updates[0]["entropy"] - metrics["entropy_old"])
         seconds, tokens = clock.elapsed, metrics.pop("sampled_tokens")
         state.totals["tokens"] += tokens
         state.totals["samples"] += metrics["groups_drawn"] * settings.group

@@ -190,8 +190,7 @@ def update(policy: Policy, batch: Batch, method: Method, settings: Training) -> 
     for rows in micro_batches(batch.rollouts, settings.micro_batch_tokens):
         part = batch.rows(rows)
         scores = score_tokens(model, part.rollouts, settings.temperature, entropy_gradient, heads)
-        now = {"log_probs": scores.log_probs, "entropy": scores.entropy, "future_log_probs": scores.future}
-        out = method.loss(part.tokens.replace(**now, step=whole))
+        out = method.loss(part.under(scores, whole))
         loss = out.loss
         if scores.future_loss is not None:
             # The heads are trained further, because the policy that they predict changes.

@@ -185,8 +185,7 @@ class StudyTrainer(GRPOTrainer):
             return self._scores(model, [nothing]).log_probs.sum() * 0.0
         part, method = self._minibatch.rows(rows), self.study.method
         scores = self._scores(model, part.rollouts, "entropy_gradient" in method.needs)
-        now = {"log_probs": scores.log_probs, "entropy": scores.entropy}
-        out = method.loss(part.tokens.replace(**now, step=self._step_context))
+        out = method.loss(part.under(scores, self._step_context))
         self._parts.append(out.metrics)
         return out.loss * ranks()[1]  # gradients are averaged over processes and must be summed
 

@@ -80,11 +80,20 @@ test-lab: .venv/.lab-ready
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e ./lab
 	touch $@
 
-# On a GPU: the tests of the modules that compute, and the smoke studies by the loop and by TRL.
+# On a GPU: the tests of the modules that compute, a small study with vLLM, `evaluate-model`, a small study by TRL.
 test-gpu: setup
+	@$(BIN)/python -c 'import torch; print("==", torch.cuda.get_device_name() if torch.cuda.is_available() else "torch sees no GPU: a rehearsal on the CPU")'
+	@echo "== tests of models, training and trainers"
 	POLICYGRAIN_GPU=0 $(PYTEST) -q -m "not slow and not slurm and not trl and not verl and not release" tests/model tests/train tests/trainers
-	POLICYGRAIN_GPU=0 $(MAKE) all STUDY=studies/smoke.yaml
+	@echo "== the smoke study with vLLM, in the process that trains"
+	POLICYGRAIN_GPU=0 $(BIN)/snakemake --cores 1 --configfile studies/smoke.yaml --config name=smoke-vllm seeds=[0] model='{starts: 1}' \
+	    training='{engine: vllm}' -- all
+	@echo "== evaluate-model with vLLM"
+	POLICYGRAIN_GPU=0 $(BIN)/policygrain evaluate-model results/smoke-vllm/runs/grpo/seed0/model --out results/smoke-vllm/model \
+	    --engine vllm --benchmarks running_total,count --size 12 --max-tokens 24
+	@echo "== the smoke study by TRL"
 	POLICYGRAIN_GPU=0 $(MAKE) all STUDY=studies/smoke-trl.yaml
+	@echo "== all parts have passed"
 
 # A whole run by verl.
 test-verl: .venv-verl/.ready

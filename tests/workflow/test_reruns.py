@@ -146,13 +146,16 @@ def test_prepared_problems_stand_for_files_that_are_gone(own):
 
 
 def test_a_study_file_is_read_as_by_the_commands(root, tmp_path):
-    """A misspelt key and a repeated one are refused; Snakemake would read 1e-4 as text."""
+    """A misspelt key and a repeated one are refused; Snakemake would read 1e-4, and numbers in a list, as text."""
     code, said = Study(root, tmp_path, training={"stepz": 3}).called("all")
     assert code != 0 and "training.stepz: unknown key. Did you mean 'steps'" in said
     study = Study(root, tmp_path, training={"learning_rate": "RATE"})
     text = study.file.read_text().replace("RATE", "1e-4")
     study.file.write_text(text)
     assert study.planned("results/smoke/data/train.jsonl") == {"prepare": 1}
+    changes = ["--config", "seeds=[7]", "training={learning_rate: 1e-4}"]
+    code, said = study.called("--dry-run", *changes, "--", "results/smoke/start/seed7.json")
+    assert code == 0 and "start_model" in said, said
     study.file.write_text(text + "seeds: [7]\nseeds: [8]\n")
     code, said = study.called("all")
     assert code != 0 and "'seeds' occurs more than once" in said

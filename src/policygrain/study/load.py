@@ -23,9 +23,12 @@ LONGEST_ARM = 150  # characters; folder names, with what is added to an arm's na
 
 
 def load_study(path: Path | str, *above: Path, changes: Mapping[str, Any] = {}) -> Study:
-    """The study in a YAML file; the keys of the files ``above``, and then ``changes``, override its own."""
+    """The study in a YAML file; the keys of the files ``above``, and then ``changes``, override its own.
+
+    Strings in ``changes`` are read as YAML: Snakemake's ``--config seeds=[0]`` has none but strings in a list.
+    """
     path = Path(path)
-    data = functools.reduce(merge, [*map(_read, above), changes], _read(path))
+    data = functools.reduce(merge, [*map(_read, above), _typed(dict(changes))], _read(path))
     return parse_study(data, path)
 
 
@@ -101,6 +104,17 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise UserError(f"{path}: a study file must be a mapping of keys, see config.yaml.")
     return data
+
+
+def _typed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _typed(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_typed(part) for part in value]
+    try:
+        return yaml.load(value, Loader) if isinstance(value, str) else value
+    except yaml.YAMLError:
+        return value
 
 
 def _from_here(data: Mapping[str, Any], path: Path) -> dict[str, Any]:

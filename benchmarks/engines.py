@@ -1,7 +1,7 @@
 """Rollouts of a pretrained model on a CPU: vLLM beside the engine of transformers, in float32 and bfloat16.
 
 8 prompts × 8 responses of at most 32 tokens, one thread, in turns in one process; start-up is measured apart. Then the
-first steps of a run of this model's study (studies/smollm2.yaml) with each engine, side by side in two processes: a
+first steps of a run of this model's study, smollm2.yaml, with each engine, side by side in two processes: a
 rollout there is several calls of different sizes, and weights are loaded before each. The study uses the engine that is
 faster there, start-up included, or the simpler one where they are equal.
 
@@ -38,9 +38,9 @@ from policygrain.provenance import seed_of
 from policygrain.results import run_summary, run_timings
 from policygrain.study import load_study
 
-STUDY = Path(__file__).parents[1] / "studies" / "smollm2.yaml"
+STUDY = Path(__file__).parents[1] / "lab/research/studies/smollm2.yaml"
 PROMPTS, GROUP, TOKENS = 8, 8, 32
-RUN_BATCHES = 100  # rollout batches of a run of studies/smollm2.yaml, with those that dynamic sampling drops
+RUN_BATCHES = 100  # rollout batches of a run, with those that dynamic sampling drops
 
 
 def open_engines(model: str) -> dict[str, tuple[Engine, float]]:

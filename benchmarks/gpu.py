@@ -41,7 +41,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ from gpu_work import PEAK_TFLOPS, SHAPES, Work, needed_flops, published_case, st
 from policygrain.data.problem import Problem
 from policygrain.data.prompts import PromptRenderer
 from policygrain.files import read_json_lines
-from policygrain.grading import Outcome
+from policygrain.grading import Item, Outcome
 from policygrain.model import loading
 from policygrain.model.device import set_compute_dtype
 from policygrain.model.engine import Rollout
@@ -85,8 +85,8 @@ class Coin:
     def __init__(self) -> None:
         self.draw = random.Random(0)
 
-    def grade(self, golds: Any, responses: Any, options: Any = None, ids: Any = None) -> list[Outcome]:
-        return ["correct" if self.draw.random() < 0.5 else "incorrect" for _ in responses]
+    def grade(self, items: Sequence[Item]) -> list[Outcome]:
+        return ["correct" if self.draw.random() < 0.5 else "incorrect" for _ in items]
 
 
 class InTurn(PromptStream):
@@ -197,10 +197,10 @@ def trl(start: str, work: Work, device: str, counted: int, tuned: bool) -> dict[
 def made_up(work: Work, vocabulary: int) -> list[Rollout]:
     draw = random.Random(0)
     prompts = [[draw.randrange(3, 50) for _ in range(work.prompt_tokens)] for _ in range(work.prompts)]
+    responses = [[draw.randrange(2, vocabulary) for _ in range(work.tokens)] for _ in range(work.prompts * work.group)]
     return [
-        Rollout(prompt, [draw.randrange(2, vocabulary) for _ in range(work.tokens)], False, [], draw.randrange(2))
-        for prompt in prompts
-        for _ in range(work.group)
+        Rollout(prompts[row // work.group], response, False, [], reward=float(draw.randrange(2)))
+        for row, response in enumerate(responses)
     ]
 
 

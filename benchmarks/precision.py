@@ -29,7 +29,7 @@ from policygrain.provenance import seed_of
 from policygrain.study import load_study
 from policygrain.train.checkpoint import SAVED_TYPES
 
-STUDY = Path(__file__).parents[1] / "studies" / "smollm2.yaml"
+STUDY = Path(__file__).parents[1] / "lab/research/studies/smollm2.yaml"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 SAMPLES, TOKENS, TEMPERATURE = 4, 32, 0.7
 

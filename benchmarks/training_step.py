@@ -88,7 +88,7 @@ TINY = Training(
 PRETRAINED = TINY.model_copy(
     update={"prompts_per_step": 4, "max_tokens": 32, "temperature": 0.7, "learning_rate": 1e-5, "compute": "auto"}
 )
-STUDY = Path(__file__).parents[1] / "studies" / "smollm2.yaml"  # whose prompt and extraction `pretrained` has
+STUDY = Path(__file__).parents[1] / "lab/research/studies/smollm2.yaml"  # whose prompt and extraction `pretrained` has
 
 
 def works(folder: Path, pretrained: Path | None, only: str | None) -> dict[str, Work]:

@@ -24,8 +24,8 @@ def identity(start: str, revision: str | None = None) -> str:
 
 
 def pinned(model: Model) -> Model:
-    """The model with the present commit of its name as revision; a folder or a tiny model is unchanged."""
-    if model.start == "tiny" or Path(model.start).is_dir():
+    """The model with the present commit of its name as revision; a folder or a model made here is unchanged."""
+    if model.is_made or Path(model.start).is_dir():
         return model
     return model.model_copy(update={"revision": commit_of(model.start, model.revision)})
 

@@ -133,7 +133,7 @@ def mean_by_unit(study: Study, seeds: Iterable[Any], values: NDArray[np.float64]
 def _check_one_start(study: Study, runs: Mapping[str, RunConfig]) -> None:
     """UserError if runs, by the names of their folders, began from different models that had the same name."""
     began = {config.inputs.start_model: name for name, config in runs.items()}
-    if study.model.start != "tiny" and len(began) > 1:
+    if not study.model.is_made and len(began) > 1:
         (one, first), (other, second), *_ = began.items()
         raise UserError(
             f"model.start: {study.model.start!r} has changed: {first} began from {one}, {second} from {other}. {ALL}"

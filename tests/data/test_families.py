@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from policygrain.data.families import FAMILIES, Demonstrator, demonstrations, generate, split_of
 from policygrain.grading import Item, NumericGrader
 
-ENGLISH = ("plain_sum", "word_problem")
+ENGLISH = ("plain_sum", "word_problem", "char_count")
 LOSSES = ("eats", "loses", "gives", "sells")
 
 
@@ -20,6 +20,9 @@ def solve(question: str) -> int:
     if question.startswith("What is"):
         x, sign, y = question.removesuffix("?").split()[2:]
         return int(x) + (1 if sign == "plus" else -1) * int(y)
+    if " in word " in question:
+        wanted, among = question.removeprefix("How many ").removesuffix("?").split(" are there in word ")
+        return among.split("-").count(wanted)
     if "How many" in question:
         told = [sentence.split() for sentence in question.split(". ")[:-1]]
         changes = [(-1 if words[1] in LOSSES else 1) * int(next(w for w in words if w.isdigit())) for words in told]

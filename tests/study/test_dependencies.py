@@ -126,9 +126,11 @@ def test_another_content_of_the_file_of_a_custom_function_changes_the_arms_that_
         assert len({str(settings[name]) for settings in found}) == (3 if name == "arms/mine" else 1)
 
 
-def test_another_initial_model_changes_runs_and_evaluations():
-    one, two = (stage_settings(REFERENCE, SOURCES, start) for start in ("a", "b"))
-    assert {name.split("/")[0] for name in one if one[name] != two[name]} == {"arms", "evaluation"}
+def test_another_initial_model_changes_runs_and_evaluations_and_what_is_fine_tuned():
+    for sft, changed in ((None, {"arms", "evaluation"}), ({"steps": 5}, {"arms", "evaluation", "start"})):
+        study = with_values({"model.sft": sft})
+        one, two = (stage_settings(study, SOURCES, start) for start in ("a", "b"))
+        assert {name.split("/")[0] for name in one if one[name] != two[name]} == changed
 
 
 def test_seeds_take_turns_with_initial_models():

@@ -97,6 +97,28 @@ def test_text_that_a_model_of_characters_would_not_see_is_refused(changes, tmp_p
         build(quick_study(**changes), tmp_path)
 
 
+def test_a_pretrained_model_is_fine_tuned_and_made_again_if_it_changes(built, tmp_path):
+    """Its demonstrations become likelier; another pretrained model under the same name is another initial model."""
+    digest = check_start_model(built.path)
+    tuning = {"steps": 30, "batch_size": 8, "learning_rate": 1e-3}
+    study = small_study(model={"start": str(built.path), "sft": tuning})
+    start = build(study, tmp_path)
+    record = start_model(start)
+    assert record.settings["start_model"] == digest != check_start_model(start.path) and record.steps == 30
+    short = small_study(model={"start": str(built.path), "sft": tuning | {"steps": 1}})
+    once = start_model(build(short, tmp_path / "short"))
+    assert record.final_loss < 0.95 * once.final_loss
+    before = snapshot(start.path)
+    build(study, tmp_path)
+    assert snapshot(start.path) == before
+    shutil.copytree(start.path, tmp_path / "other")
+    (tmp_path / "other/start.json").unlink()
+    shutil.rmtree(built.path)
+    shutil.move(tmp_path / "other", built.path)
+    build(study, tmp_path)
+    assert start_model(start).settings["start_model"] != digest
+
+
 SCRIPT = ROOT / "studies/fetch_smollm2.py"
 
 

@@ -53,7 +53,7 @@ def runs_of(arm):
 def initial_models(seeds):
     """The initial models of runs with these seeds; a pretrained model is no file of the study."""
     starts = dict.fromkeys(start_seed(STUDY, int(seed)) for seed in seeds)
-    return [f"results/{STUDY.name}/start/seed{start}.json" for start in starts if STUDY.model.start == "tiny"]
+    return [f"results/{STUDY.name}/start/seed{start}.json" for start in starts if STUDY.model.is_made]
 
 
 RUNS = [f"results/{STUDY.name}/runs/{run.arm}/seed{run.seed}/summary.json" for run in MATRIX.runs]

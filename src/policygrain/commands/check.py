@@ -39,7 +39,9 @@ def check_study(study: Study) -> None:
     if study.model.start == "tiny":
         if study.prompt.chat:
             raise UserError("prompt.chat: the tiny model's tokenizer has no chat template; set it to false.")
-        families_to_demonstrate(study)
+        if study.model.sft is not None:
+            raise UserError("model.sft: fine-tunes a pretrained model; for start: tiny use model.warm_start.")
+    families_to_demonstrate(study)
     _check_problems(study)
     _check_lengths(study, _context(study))
     for note in notes(study):

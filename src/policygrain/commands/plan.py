@@ -81,8 +81,9 @@ def jobs(study: Study, lengths: Lengths) -> Iterator[tuple[str, Array]]:
     Supervised fine-tuning of an initial model is on examples of the expected lengths.
     """
     matrix, starts, evaluation = run_matrix(study), len(start_seeds(study)), evaluation_tokens(study, lengths)
-    if study.model.start == "tiny":
-        examples = study.model.warm_start.steps * study.model.warm_start.batch_size
+    if study.model.is_made:
+        tuning = study.model.sft or study.model.warm_start
+        examples = tuning.steps * tuning.batch_size
         tokens = np.array([0, 0, examples * (lengths["prompt"] + lengths["response"])])
         yield from [("start_model", tokens)] * starts
     after_training = study.evaluation.after_training

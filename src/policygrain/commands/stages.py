@@ -129,7 +129,7 @@ def evaluate_after_training(study: Study, folder: StudyFolder, arm: Arm, seed: i
 
 def start_of(study: Study, folder: StudyFolder, seed: int) -> Path:
     """The folder or name of the model that runs of a seed begin from. UserError if `start-model` has not made it."""
-    if study.model.start != "tiny":
+    if not study.model.is_made:
         return Path(study.model.start)
     start = folder.start(first := start_seed(study, seed))
     if not start.record.exists():

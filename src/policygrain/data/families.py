@@ -1,6 +1,6 @@
 """The synthetic families: problems with worked solutions and exact answers.
 
-Seven have long solutions in a notation that a tiny model can learn; two are in plain English, for pretrained models.
+Seven have long solutions in a notation that a tiny model can learn; three are in plain English, for pretrained models.
 
 A family is a function (random numbers, level, demonstrator) → (question, steps, answer); a problem of a higher level is
 longer (`data.levels`). The steps are a worked solution. Each step is wrong with the demonstrator's error rate, and the
@@ -164,12 +164,24 @@ def word_problem(rng: random.Random, level: int, demonstrator: Demonstrator) -> 
     return f"{' '.join(told)} How many {things} does {who} have now?", "".join(steps), str(have)
 
 
+def char_count(rng: random.Random, level: int, demonstrator: Demonstrator) -> Worked:
+    """How often a letter occurs in a word that is spelled out; the task of verl's recipe of this name."""
+    length = rng.randint(5 * level, 5 * level + 5)
+    wanted, number = rng.choice(string.ascii_lowercase), rng.randint(1, length)
+    others = [letter for letter in string.ascii_lowercase if letter != wanted]
+    word = [wanted] * number + rng.choices(others, k=length - number)
+    rng.shuffle(word)
+    equal = [(letter == wanted) == (demonstrator(0) == 0) for letter in word]
+    steps = [f"{letter} {'=' if same else '!='} {wanted}.\n" for letter, same in zip(word, equal, strict=True)]
+    return f"How many {wanted} are there in word {'-'.join(word)}?", "".join(steps), str(sum(equal))
+
+
 def _labelled(operands: Iterable[object]) -> str:
     return " ".join(f"{label}{operand}" for label, operand in zip(LABELS, operands, strict=False))
 
 
 ARITHMETIC = (running_total, long_addition, long_multiplication, remainder, clock, largest, count)
-ENGLISH = (plain_sum, word_problem)
+ENGLISH = (plain_sum, word_problem, char_count)
 FAMILIES: dict[str, Family] = {family.__name__: family for family in ARITHMETIC + ENGLISH}
 
 
@@ -195,9 +207,11 @@ def generate(family: str, split: str, size: int, seed: int, levels: Sequence[int
 
 
 def families_to_demonstrate(study: Study) -> list[str]:
-    """The families among a study's training problems. UserError if a tiny model is to be fine-tuned on none."""
+    """The families among a study's training problems. UserError if an initial model is to be fine-tuned on none."""
     families = [source for source in study.data.train if source in FAMILIES]
-    if study.model.warm_start.steps and not families:
+    if study.model.sft is not None and not families:
+        raise UserError("model.sft: only synthetic families (data.train) have demonstrations; set it to null.")
+    if study.model.start == "tiny" and study.model.warm_start.steps and not families:
         raise UserError("model.warm_start.steps: only synthetic families have demonstrations; set it to 0.")
     return families
 

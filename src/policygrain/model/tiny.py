@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -102,8 +102,12 @@ def finetune(
     levels: list[int],
     spec: WarmStart,
     seed: int,
+    optimizers: Sequence[torch.optim.Optimizer] | None = None,
 ) -> list[float]:
-    """Supervised fine-tuning of ``model`` in place; returns the loss of each step in nats per response token."""
+    """Supervised fine-tuning of ``model`` in place; returns the loss of each step in nats per response token.
+
+    ``optimizers``: by default those of tiny models.
+    """
     tokenizer = renderer.tokenizer
     with_steps = demonstrations(families, f"{seed}/scratchpad", spec.error_rate, 0.0, levels)
     mixed = demonstrations(families, f"{seed}/mixed", spec.error_rate, spec.direct_share, levels)
@@ -113,7 +117,7 @@ def finetune(
         decay = max(0.25, 0.5 + 0.5 * math.cos(math.pi * step / spec.steps))
         return min((step + 1) / max(1, spec.steps // 20), decay)
 
-    optimizers = _optimizers(model, spec.learning_rate)
+    optimizers = optimizers or _optimizers(model, spec.learning_rate)
     schedules = [torch.optim.lr_scheduler.LambdaLR(optimizer, rate) for optimizer in optimizers]
     losses = []
     progress = tqdm(range(spec.steps), f"initial model, seed {seed}")

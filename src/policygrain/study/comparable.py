@@ -130,8 +130,8 @@ def check_tuning(study: Study) -> None:
             _refuse(path, "data.seed", f"{study.data.seed} makes the same problems ({same}) for")
         if same := _shared(_training_seeds(study), _training_seeds(other)):
             _refuse(path, "seeds", f"training seeds {same} belong to both")
-        are_tiny = study.model.start == "tiny" == other.model.start
-        if are_tiny and (same := _shared(start_seeds(study), start_seeds(other))):
+        are_made = study.model.is_made and other.model.is_made
+        if are_made and (same := _shared(start_seeds(study), start_seeds(other))):
             _refuse(path, "seeds", f"initial models {same} belong to both")
 
 

@@ -42,7 +42,7 @@ def stage_settings(study: Study, sources: Mapping[str, str], start: str | None) 
     stages: dict[str, tuple[str, Any]] = {
         "data": ("data", {**settings(study, "training_data"), "sources": problems}),
         "benchmarks": ("benchmarks", {**settings(study, "benchmarks"), "sources": benchmarks}),
-        "start": ("start", settings(study, "start_model")),
+        "start": ("start", {**settings(study, "start_model"), **(pretrained if study.model.sft else {})}),
         **{f"arms/{name}": ("train", {**arm_settings(study, arm), **pretrained}) for name, arm in arms.items()},
         "evaluation": ("evaluation", {**settings(study, "evaluation"), **pretrained}),
         **{f"figures/{name}": ("figures", drawn) for name in study.figures},

@@ -178,6 +178,18 @@ class WarmStart(Section):
     )
 
 
+class Sft(WarmStart):
+    """Supervised fine-tuning of a pretrained model on generated demonstrations (synthetic families only)."""
+
+    steps: int = key("start_model", 140, "optimizer steps", ge=1, le=MOST)
+    mixed_steps: NonNegativeInt = key(
+        "start_model", 0, "number of final steps in which some demonstrations have no scratchpad"
+    )
+    batch_size: int = key("start_model", 64, "demonstrations per optimizer step", ge=1, le=65_536)
+    learning_rate: float = key("start_model", 2e-5, "peak learning rate of AdamW", gt=0, le=1)
+    error_rate: Share = key("start_model", 0.0, "probability that a scratchpad step contains a mistake")
+
+
 class Lora(Section):
     """Low-rank adapters (LoRA); the model's own weights are frozen. Needs the package peft."""
 
@@ -208,6 +220,9 @@ class Model(Section):
     lora: Lora | None = Field(None, description="low-rank adapters; null: all weights are trained")
     tiny: TinyModel = Field(TinyModel(), description="architecture, with start: tiny")
     warm_start: WarmStart = Field(WarmStart(), description="supervised fine-tuning, with start: tiny")
+    sft: Sft | None = Field(
+        None, description="supervised fine-tuning of a pretrained model before the runs; null: none"
+    )
     starts: int | None = key(
         POLICY_AND_EVALUATION,
         None,
@@ -216,6 +231,11 @@ class Model(Section):
         ge=1,
         le=1000,
     )
+
+    @property
+    def is_made(self) -> bool:
+        """Whether the pipeline makes initial models: tiny ones, or by fine-tuning a pretrained one."""
+        return self.start == "tiny" or self.sft is not None
 
 
 class Prompt(Section):

@@ -1,4 +1,4 @@
-"""Initial models: building the tiny one of a study, and checks."""
+"""Initial models: making them by supervised fine-tuning, of a tiny model or of a pretrained one, and checks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import digests
 from ..data.families import families_to_demonstrate
-from ..data.problem import read_problems
+from ..data.problem import Problem, read_problems
 from ..data.sources import check_characters
 from ..errors import UserError
 from ..files import model_folder
@@ -23,27 +23,28 @@ if TYPE_CHECKING:
 
 
 def build_start_model(study: Study, seed: int, data: DataFolder, out: StartFolder) -> None:
-    """Build the tiny model of ``study``, fine-tune it on demonstrations, and replace ``out`` by it."""
+    """Fine-tune the tiny or the pretrained model of ``study`` on demonstrations, and replace ``out`` by it."""
     import torch
 
     from ..data.prompts import PromptRenderer
     from ..model import tiny
+    from ..model.device import resolve_compute, set_compute_dtype
+    from ..model.loading import load_model
 
     started = time.perf_counter()
     torch.set_num_threads(study.training.threads)
-    spec, warm_start = study.model.tiny, study.model.warm_start
-    problems = read_problems(data.train)
-    check_characters(study, problems, "data.train")
-    if spec.vocabulary is None:
-        tokenizer = tiny.character_tokenizer()
+    families, tuning, optimizers = families_to_demonstrate(study), study.model.sft or study.model.warm_start, None
+    model: Any
+    if study.model.sft is None:
+        model, tokenizer = _tiny_model(study, seed, read_problems(data.train))
     else:
-        tokenizer = tiny.bpe_tokenizer([p.problem for p in problems], spec.vocabulary)
-    model = tiny.build(spec, tokenizer, seed)
-    families = families_to_demonstrate(study)
+        model, tokenizer = load_model(study.model.start, study.model.revision, fused=False)
+        set_compute_dtype(model, resolve_compute(study.training.compute))
+        optimizers = [torch.optim.AdamW(model.parameters(), lr=tuning.learning_rate, fused=True)]
     losses: list[float] = []
-    if warm_start.steps:
+    if tuning.steps:
         renderer = PromptRenderer(tokenizer, study.prompt)
-        losses = tiny.finetune(model, renderer, families, study.data.levels, warm_start, seed)
+        losses = tiny.finetune(model, renderer, families, study.data.levels, tuning, seed, optimizers)
     last = losses[-50:]
     with model_folder(out.path, again="it builds the initial model") as folder:
         model.save_pretrained(folder)
@@ -52,12 +53,25 @@ def build_start_model(study: Study, seed: int, data: DataFolder, out: StartFolde
             seed=seed,
             settings=_made_from(study, seed, data),
             parameters=sum(p.numel() for p in model.parameters()),
-            steps=warm_start.steps,
+            steps=tuning.steps,
             seconds=time.perf_counter() - started,
             final_loss=sum(last) / len(last) if last else None,
             digest=digests.of_model(folder),
         )
         write_record(StartFolder(folder).record, record)
+
+
+def _tiny_model(study: Study, seed: int, problems: list[Problem]) -> tuple[Any, Any]:
+    """The untrained tiny model of a seed, and its tokenizer."""
+    from ..model import tiny
+
+    spec = study.model.tiny
+    check_characters(study, problems, "data.train")
+    if spec.vocabulary is None:
+        tokenizer = tiny.character_tokenizer()
+    else:
+        tokenizer = tiny.bpe_tokenizer([p.problem for p in problems], spec.vocabulary)
+    return tiny.build(spec, tokenizer, seed), tokenizer
 
 
 def ensure_start_model(study: Study, seed: int, data: DataFolder, out: StartFolder) -> None:
@@ -78,8 +92,10 @@ def ensure_start_model(study: Study, seed: int, data: DataFolder, out: StartFold
 
 
 def _made_from(study: Study, seed: int, data: DataFolder) -> dict[str, Any]:
-    """The inputs of an initial model: settings, and the digest of the training problems."""
-    return {**start_settings(study, seed), "training_data": digests.of_file(data.train)}
+    """The inputs of an initial model: settings, and digests of the training problems and of a pretrained model."""
+    model = study.model
+    pretrained = {} if model.sft is None else {"start_model": identity(model.start, model.revision)}
+    return {**start_settings(study, seed), "training_data": digests.of_file(data.train), **pretrained}
 
 
 def check_start_model(folder: Path, revision: str | None = None) -> str:

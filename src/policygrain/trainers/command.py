@@ -239,9 +239,9 @@ def check_command(study: Study, arm: Arm) -> None:
     used = names_in(command, "training.command")
     _check_keys(study, arm, used)
     _check_method(study, arm)
-    if study.model.start == "tiny" and "start" not in used:
+    if study.model.is_made and "start" not in used:
         raise UserError(
-            "model.start: the pipeline makes a tiny model that the command does not read. Add {start} to "
+            "model.start: the pipeline makes an initial model that the command does not read. Add {start} to "
             "training.command, or name the model that your script starts from."
         )
     if settings.model is None and arm.name in run_matrix(study).evaluated_arms:

@@ -52,6 +52,7 @@ def test_what_is_allowed_and_probably_not_meant_is_said(tmp_path):
     for study, expected in (
         (of_file(tmp_path, size=50), "own.jsonl has 5 problems, fewer than train_size + validation_size (52)"),
         (small_study(training={"updates_per_batch": 1}), "all importance ratios are 1"),
+        (small_study(training={"steps": 8, "off_policy_steps": 2}), "a quarter of the batches or more are sampled by"),
     ):
         [note] = notes(study)
         assert expected in note

@@ -65,6 +65,12 @@ def notes(study: Study) -> list[str]:
             "training.updates_per_batch and training.epochs are 1 in all arms, and training.off_policy_steps is 0: all "
             "importance ratios are 1, and methods that differ only in the ratio or clip are the same."
         )
+    stale = [name for name, arm in arms.items() if 4 * arm.training.off_policy_steps >= arm.training.steps]
+    if stale:
+        messages.append(
+            f"training.off_policy_steps: in {stale[0]} a quarter of the batches or more are sampled by the initial "
+            "model, and age is not constant; train more steps."
+        )
     return messages + trainer_notes(study)
 
 

@@ -15,8 +15,8 @@ from policygrain.model import device as module
 from policygrain.model.device import (
     compute_dtype,
     fits_beside_updates,
+    gpu_errors,
     has_fast_bfloat16,
-    memory_errors,
     resolve_compute,
     set_compute_dtype,
     updates_are_made,
@@ -39,14 +39,15 @@ CUDA_MEMORY = "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total
     [
         (CUDA_MEMORY, "Tried to allocate 2.50 GiB"),
         ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes", "micro_batch_tokens (16384)"),
+        ("CUDA error: uncorrectable ECC error encountered", "The same command resumes from the last checkpoint"),
         ("CUDA error: an illegal memory access was encountered", None),
         ("shapes do not match", None),
         ("this type is not supported on this hardware", None),
     ],
 )
-def test_too_little_memory_says_what_to_do_and_other_errors_are_left(text, said):
+def test_too_little_memory_or_a_lost_gpu_says_what_to_do_and_other_errors_are_left(text, said):
     expected = pytest.raises(RuntimeError if said is None else UserError, match=re.escape(text))
-    with expected as raised, memory_errors(Training(micro_batch_tokens=16384)):
+    with expected as raised, gpu_errors(Training(micro_batch_tokens=16384)):
         raise RuntimeError(text)
     assert (said or text) in str(raised.value)
 
@@ -95,6 +96,13 @@ def test_a_process_that_has_a_gpu_or_may_not_have_one_takes_none(given, holder, 
     with holder(**given) as process:
         assert process.communicate()[0].strip() == given.get("CUDA_VISIBLE_DEVICES", "None")
     assert not list(tmp_path.glob("*.lock"))
+
+
+def test_a_job_with_a_gpu_that_torch_cannot_use_does_not_compute_on_the_cpu(holder):
+    with holder(SLURM_JOB_GPUS="0") as process:
+        assert re.search(
+            r"UserError: there is a GPU, and torch .* cannot use it\. .*FLAVOUR=gpu", process.communicate()[1]
+        )
 
 
 def test_what_may_stay_beside_updates_is_known_after_the_first(monkeypatch):

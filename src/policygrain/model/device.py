@@ -27,6 +27,7 @@ SPARE = 0.1  # share of a GPU's memory that stays free: later updates may need m
 _peak: list[int] = []  # bytes that torch's allocator held after updates, at most so far
 _locks: list[IO[str]] = []  # locked until the process ends
 OUT_OF_MEMORY = re.compile(r"out of memory|can(no|.?)t allocate|not enough memory|CUBLAS_STATUS_ALLOC_FAILED", re.I)
+LOST = re.compile(r"CUDA error: .*(unavailable|lost|uncorrectable|ECC|unknown error|hardware|no CUDA-capable)", re.I)
 REMEDIES = (  # the first ones do not change results
     "Lower training.micro_batch_tokens ({}), set training.activation_checkpointing, lower training.kv_gib (the cache "
     "of vLLM), shard the policy over several GPUs (training.trainer: trl with fsdp, docs/trainers.md), or train an "
@@ -43,11 +44,25 @@ def claim_gpu(folder: Path = Path("/tmp")) -> None:
     """Take one of the visible GPUs for this process and those that it starts, and wait while none is free.
 
     Jobs that Snakemake starts side by side would otherwise share a GPU, and the second engine would find no memory.
-    Called before CUDA is initialised, which reads what is visible. Does nothing for ranks of one run, which have a GPU
-    each from their launcher, and where `nvidia-smi` lists none.
+    Called before CUDA is initialised, which reads what is visible. Ranks of one run have theirs from their launcher.
+    UserError if there is a GPU that torch cannot use.
     """
-    if CLAIM in os.environ or "LOCAL_RANK" in os.environ:
-        return
+    if not (CLAIM in os.environ or "LOCAL_RANK" in os.environ):
+        _claim(folder)
+    of_job = "SLURM_JOB_GPUS" in os.environ
+    if (of_job or CLAIM in os.environ) and not torch.cuda.is_available():
+        if torch.version.cuda is None and not of_job:
+            print("note: torch is its build for CPUs; `make setup FLAVOUR=gpu` uses the GPU.", file=sys.stderr)
+            return
+        build = "CPUs" if torch.version.cuda is None else f"CUDA {torch.version.cuda}"
+        raise UserError(
+            f"there is a GPU, and torch {torch.__version__}, a build for {build}, cannot use it. Update the NVIDIA "
+            "driver, or install the build for this driver (`make setup FLAVOUR=gpu`). To compute on the CPU, ask for "
+            "no GPU, or set CUDA_VISIBLE_DEVICES to nothing."
+        )
+
+
+def _claim(folder: Path) -> None:
     names, waits = visible_gpus(), False
     while names:
         for name in names:
@@ -56,8 +71,6 @@ def claim_gpu(folder: Path = Path("/tmp")) -> None:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 _locks.append(file)
                 os.environ |= {CLAIM: name, "CUDA_VISIBLE_DEVICES": name}
-                if torch.version.cuda is None:
-                    print("note: torch is its build for CPUs; `make setup FLAVOUR=gpu` uses the GPU.", file=sys.stderr)
                 return
             file.close()
         if not waits:
@@ -146,12 +159,17 @@ def forward_precision(model: PreTrainedModel) -> AbstractContextManager[object]:
 
 
 @contextmanager
-def memory_errors(settings: Training) -> Iterator[None]:
-    """Context in which too little memory is a UserError with the settings to change."""
+def gpu_errors(settings: Training) -> Iterator[None]:
+    """Context in which too little memory is a UserError with the settings to change, and so is a GPU that fails."""
     try:
         yield
     except RuntimeError as error:
-        if not OUT_OF_MEMORY.search(str(error)):
-            raise
         first = str(error).strip().split("\n")[0]
+        if not OUT_OF_MEMORY.search(str(error)):
+            if not LOST.search(first):
+                raise
+            raise UserError(
+                f"the GPU failed ({first}). The same command resumes from the last checkpoint, where a GPU works; "
+                "`nvidia-smi` and `dmesg` show the state of this one."
+            ) from error
         raise UserError(f"too little memory: {first} {REMEDIES.format(settings.micro_batch_tokens)}") from error

@@ -52,8 +52,8 @@ class VllmEngine:
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+        import vllm
         from transformers import AutoConfig
-        from vllm import LLM
 
         distributed = dist.is_initialized()
         config: Any = AutoConfig.from_pretrained(start, revision=revision)
@@ -70,7 +70,7 @@ class VllmEngine:
         self._released = 0  # bytes that the engine gave back when it slept
         self._kv_bytes = machine["kv_cache_memory_bytes"]
         try:
-            self._llm = LLM(
+            self._llm = vllm.LLM(
                 model=start,
                 revision=revision,
                 dtype=dtype,  # type: ignore[arg-type]
@@ -82,11 +82,12 @@ class VllmEngine:
                 seed=0,
                 **machine,
             )
-        except (ValueError, RuntimeError) as error:
+        except (AttributeError, TypeError, ValueError, RuntimeError) as error:  # the first two: of another version
             if not MEMORY.search(str(error)):
                 raise UserError(
-                    f"vLLM does not start with {start} ({str(error).splitlines()[0]}); its messages are above. The "
-                    "engine transformers may: `evaluation.engine`, `training.engine`, --engine of evaluate-model."
+                    f"vLLM {vllm.__version__} does not start with {start} ({str(error).splitlines()[0]}); its messages "
+                    "are above. `make setup` installs a version that is tested. The engine transformers may start: "
+                    "`evaluation.engine`, `training.engine`, --engine of evaluate-model."
                 ) from error
             raise UserError(
                 f"vLLM with a KV cache of {self._kv_bytes / GIB:.2g} GiB (training.kv_gib) does not fit into the "

@@ -19,7 +19,7 @@ from ..errors import Stopped, UserError
 from ..files import model_folder
 from ..grading import open_grader
 from ..hub import pinned
-from ..model.device import compute_dtype, compute_name, device, memory_errors, updates_are_made
+from ..model.device import compute_dtype, compute_name, device, gpu_errors, updates_are_made
 from ..model.loading import merged
 from ..model.opening import open_engine
 from ..model.scoring import micro_batches, score_tokens
@@ -54,7 +54,7 @@ def train(
     """
     method, settings = arm.method, arm.training
     torch.set_num_threads(settings.threads)
-    with memory_errors(settings):
+    with gpu_errors(settings):
         policy = open_policy(start, pinned(study.model), method, settings, seed)
         with open_collector(study, arm, seed, policy, start, data) as (collector, validation):
             return train_policy(Run(policy, method, collector, validation, run, stop), policy)

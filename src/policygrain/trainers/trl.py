@@ -28,7 +28,7 @@ from ..clock import Clock
 from ..errors import Stopped, UserError
 from ..hub import pinned
 from ..model.attention import to_device
-from ..model.device import compute_name, device, memory_errors
+from ..model.device import compute_name, device, gpu_errors
 from ..model.engine import Rollout
 from ..model.loading import has_adapter, load_adapter
 from ..model.scoring import TokenScores
@@ -61,10 +61,10 @@ def train(
     torch.set_num_threads(settings.threads)
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     sharded = is_sharded(settings)
-    with memory_errors(settings):
+    with gpu_errors(settings):
         host = torch.device("cpu") if sharded else None  # FSDP moves each process's shards to its GPU
         policy = TrlPolicy(*open_models(start, spec, settings, seed, place=host, with_reference=not sharded))
-    with memory_errors(settings), open_collector(study, arm, seed, policy, start, data) as (collector, validation):
+    with gpu_errors(settings), open_collector(study, arm, seed, policy, start, data) as (collector, validation):
         steps = Run(policy, method, collector, validation, run, stop)
         resumed, saved = on_rank_0(lambda: load_newest(run.checkpoints))
         compute = compute_name(policy.model)

@@ -34,7 +34,7 @@ from policygrain.model.opening import open_engine
 from policygrain.model.tiny import finetune
 from policygrain.objective import Method, method
 from policygrain.study.schema import Prompt, TinyModel, Training, WarmStart
-from policygrain.train.batch import minibatches, score
+from policygrain.train.batch import make_batch, minibatches
 from policygrain.train.loop import warm_up_heads
 from policygrain.train.policy import Policy, build_heads, make_optimizer, update
 from policygrain.train.rollouts import Collector, PromptStream
@@ -52,7 +52,7 @@ def one_step(chosen: Method, start: Policy, rollouts: list[Rollout]) -> float:
     optimizer = make_optimizer(model, heads, chosen, SETTINGS)
     policy = Policy(model, start.tokenizer, start.reference, heads, optimizer)
     begin = time.perf_counter()
-    batch, _ = score(rollouts, policy, chosen, SETTINGS)
+    batch, _ = make_batch(rollouts, policy, chosen, SETTINGS)
     for rows in minibatches(SETTINGS.prompts_per_step, SETTINGS.group, SETTINGS.updates_per_batch, seed=0):
         update(policy, batch.rows(rows), chosen, SETTINGS)
     return time.perf_counter() - begin

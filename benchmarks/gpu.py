@@ -64,7 +64,7 @@ from policygrain.objective import method
 from policygrain.paths import RunFolder
 from policygrain.study.schema import Model, Prompt
 from policygrain.train import policy as updates
-from policygrain.train.batch import minibatches, score
+from policygrain.train.batch import make_batch, minibatches
 from policygrain.train.loop import Run, tokens_at_once, train_policy
 from policygrain.train.policy import Policy, make_optimizer, open_policy
 from policygrain.train.rollouts import Collector, PromptStream
@@ -223,7 +223,7 @@ def parts(start: str, work: Work, device: str, shape: str) -> dict[str, Any]:
         for _ in range(4):
             begin = time.perf_counter()
             steps = minibatches(work.prompts, work.group, work.updates, seed=0)
-            batch, _ = score(rollouts, policy, chosen, settings, current=steps[0].tolist())
+            batch, _ = make_batch(rollouts, policy, chosen, settings, current=steps[0].tolist())
             synchronise(device)
             middle = time.perf_counter()
             for rows in steps:
@@ -252,7 +252,7 @@ def published(device: str) -> dict[str, Any]:
     tokenizer = type("Tokenizer", (), {"pad_token_id": 0})()
     optimizer = make_optimizer(model.train(), None, chosen, settings)
     policy = Policy(model, tokenizer, model, None, optimizer)
-    batch, _ = score(made_up(work, model.config.vocab_size), policy, chosen, settings)
+    batch, _ = make_batch(made_up(work, model.config.vocab_size), policy, chosen, settings)
     seconds = []
     for _ in range(6):
         synchronise(device)

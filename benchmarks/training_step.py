@@ -64,7 +64,7 @@ from policygrain.objective import method
 from policygrain.provenance import seed_of
 from policygrain.study import load_study
 from policygrain.study.schema import Model, Prompt, TinyModel, Training, WarmStart
-from policygrain.train.batch import minibatches, score
+from policygrain.train.batch import make_batch, minibatches
 from policygrain.train.policy import open_policy, update
 from policygrain.train.rollouts import Collector, PromptStream
 
@@ -149,7 +149,7 @@ class PolicyGrain:
         cut = settings.prompts_per_step, settings.group, settings.updates_per_batch
         steps = minibatches(*cut, seed_of("minibatches", SEED, number))
         with clock("log_probs"):
-            batch, metrics = score(rollouts, self.policy, self.method, settings, current=steps[0].tolist())
+            batch, metrics = make_batch(rollouts, self.policy, self.method, settings, current=steps[0].tolist())
         with clock("update"):
             for rows in steps:
                 update(self.policy, batch.rows(rows), self.method, settings)

@@ -153,8 +153,10 @@ def test_the_ratio_is_to_the_trainers_policy_unless_the_method_asks_for_the_engi
 def test_the_engine_records_the_policy_that_sampled_and_weights_lead_back_to_the_trainers(made, tmp_path, monkeypatch):
     """The mean of π/μ over samples of μ is 1."""
     taken: list[list[Rollout]] = []
-    score = loop.score
-    monkeypatch.setattr(loop, "score", lambda rollouts, *given: taken.append(rollouts) or score(rollouts, *given))
+    make_batch = loop.make_batch
+    monkeypatch.setattr(
+        loop, "make_batch", lambda rollouts, *given: taken.append(rollouts) or make_batch(rollouts, *given)
+    )
     trained(off_policy(steps=1, group=400), tmp_path / "run", made)
     trainer, engine, mask = score_responses(made[1], taken[0], 1.0)
     assert (trainer - engine)[mask].abs().mean() > 0.01

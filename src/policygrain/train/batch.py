@@ -71,7 +71,7 @@ def width_of(rollouts: Iterable[Rollout]) -> int:
     return max([1, *(len(rollout.ids) for rollout in rollouts)])
 
 
-def score(
+def make_batch(
     rollouts: list[Rollout],
     policy: ScoredPolicy,
     method: Method,

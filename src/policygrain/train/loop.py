@@ -30,7 +30,7 @@ from ..provenance import seed_of
 from ..records import FinalMetrics
 from ..study.runs import Arm
 from ..study.schema import Study, Training
-from .batch import Batch, check_mismatch, minibatches_of_step, reads_engine, score, scored_by_update
+from .batch import Batch, check_mismatch, make_batch, minibatches_of_step, reads_engine, scored_by_update
 from .checkpoint import Writer, append, flush_logs, load_newest, resume_logs
 from .policy import Policy, ScoredPolicy, open_policy, update
 from .ranks import gather, is_rank_0, on_rank_0
@@ -173,7 +173,7 @@ class Run:
             if rollouts:
                 current: list[int] = self.minibatch_rows(len(rollouts))[0].tolist() if self.first_is_current else []
                 with clock("log_probs"):
-                    batch, scored = score(rollouts, policy, self.method, settings, age, current)
+                    batch, scored = make_batch(rollouts, policy, self.method, settings, age, current)
                 check_mismatch(scored, policy.model, settings.max_mismatch)
                 metrics |= scored
             state.waiting.append((batch, metrics))

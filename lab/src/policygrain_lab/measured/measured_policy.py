@@ -1,7 +1,7 @@
 """The policy that is measured: an initial model that the reference trained for some steps, and pools of rollouts.
 
-All steps use the functions of training (`Collector`, `score`, `minibatches`, `update`), so that every model and engine
-of training can be measured. The policy is trained in one process and never sharded.
+All steps use the functions of training (`Collector`, `make_batch`, `minibatches`, `update`), so that every model and
+engine of training can be measured. The policy is trained in one process and never sharded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from policygrain.objective.batch import TokenBatch
 from policygrain.paths import DataFolder
 from policygrain.provenance import seed_of
 from policygrain.study.runs import Arm
-from policygrain.train.batch import Batch, check_mismatch, minibatches, score
+from policygrain.train.batch import Batch, check_mismatch, make_batch, minibatches
 from policygrain.train.loop import open_collector
 from policygrain.train.policy import Policy, open_policy, update
 from policygrain.train.rollouts import Collector, PromptStream
@@ -121,7 +121,7 @@ class MeasuredPolicy:
 
     def _batch(self, collector: Collector, position: int) -> Batch:
         rollouts, _ = collector.collect(self.policy.model, position, Clock())
-        batch, metrics = score(rollouts, self.policy, self.reference, self.settings)
+        batch, metrics = make_batch(rollouts, self.policy, self.reference, self.settings)
         check_mismatch(metrics, self.policy.model, self.settings.max_mismatch)
         return batch
 

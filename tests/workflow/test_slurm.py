@@ -1,5 +1,6 @@
 """`snakemake --profile slurm all` on a real SLURM: from start to end, and through what happens on clusters."""
 
+import itertools
 import os
 import re
 import shlex
@@ -23,7 +24,9 @@ from policygrain.tracking import track, tracking_uri
 from ..support.leftovers import with_in_environment
 from ..support.mlflow_store import Store
 from ..support.slurm import Cluster
+from ..support.small import SMALL
 from ..support.snakemake import copy_checkout
+from ..trainers.test_command import SCRIPT, TRAINING
 
 STUDY = Path(__file__).parents[1] / "support" / "disturbed.yaml"
 STEPS = 16
@@ -264,6 +267,27 @@ def test_mlflow_has_each_step_once(disturbed, monkeypatch):
     for arm in (*DISTURBED, "undisturbed"):
         truth = [(row["step"], row["total_tokens"]) for row in read_json_lines(disturbed.metrics(arm))]
         assert store.curve(f"{arm} seed 0", "total_tokens") == truth
+
+
+@pytest.mark.release
+def test_a_script_of_ones_own_trains_in_jobs_and_its_models_are_evaluated(user):
+    (user.home / "script.py").write_text(SCRIPT)
+    study = {
+        **SMALL,
+        "name": "scripted",
+        "seeds": [0, 1],
+        "training": TRAINING,
+        "methods": {"mine": {"label": "My loss"}, "other": {"label": "Another"}},
+        "experiments": {"headline": {"methods": ["mine", "other"]}},
+    }
+    (user.home / "studies" / "scripted.yaml").write_text(yaml.safe_dump(study))
+    user.snakemake("all", study="scripted.yaml")
+    runs, jobs = user.home / "results" / "scripted" / "runs", " ".join(job[2] for job in user.cluster.jobs("all"))
+    for method, seed in itertools.product(("mine", "other"), (0, 1)):
+        run = runs / method / f"seed{seed}"
+        assert [row["step"] for row in read_json_lines(run / "metrics.jsonl")] == [0, 1, 2, 3, 4]
+        assert (run / "evaluation" / "records.json").exists() and f"{method}_{seed}" in jobs
+    assert (user.home / "results" / "scripted" / "report.html").exists()
 
 
 def test_the_check_passes_on_this_cluster(user):

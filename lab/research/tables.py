@@ -26,6 +26,7 @@ RECORDS = HERE / "records"
 SPEC = yaml.safe_load((HERE / "tables.yaml").read_text(encoding="utf-8"))
 INITIAL = "initial model"
 AUC, SAMPLED, GREEDY, LENGTH = "AUC", "final, sampled", "final, greedy", "length"
+LENGTHS, EQUAL, BEST = "mean length", "AUC at equal length", "best "
 ROUND, EARLY, COSINE = "after the round", "after 4 updates", "cosine"
 
 
@@ -41,9 +42,6 @@ class Row(NamedTuple):
     pairs: tuple[tuple[str, str], ...]
     planned: bool = True
     other: str | None = None
-
-
-# ---- records ---------------------------------------------------------------------------------------------------------
 
 
 @functools.cache
@@ -67,14 +65,14 @@ def endpoint(study: str, name: str) -> pd.Series:
         column = COSINE if name == COSINE else "accuracy"
         if rows.empty:
             return pd.Series(dtype=float)
-        last = rows.groupby("arm")["step"].transform("max")
-        return (
-            100
-            * rows[rows["step"] == (last.clip(upper=4) if name == EARLY else last)].set_index(["arm", "seed"])[column]
-        )
+        last = rows.groupby("arm")["step"].transform("max").clip(upper=4 if name == EARLY else None)
+        return 100 * rows[rows["step"] == last].set_index(["arm", "seed"])[column]
     curves = table[table["measure"] == "run"].sort_values("step").groupby(["arm", "seed"])
-    if name == AUC:  # validation accuracy, mean over all training steps
-        return 100 * curves[["step", "accuracy"]].apply(lambda c: np.trapezoid(c.accuracy, c.step) / np.ptp(c.step))
+    if name in (AUC, LENGTHS):  # validation accuracy and length of responses, means over all training steps
+        column, scale = ("accuracy", 100) if name == AUC else ("length", 1)
+        return scale * curves[["step", column]].apply(lambda c: np.trapezoid(c[column], c.step) / np.ptp(c.step))
+    if name == EQUAL:
+        return at_equal_length(study)
     if name == LENGTH:  # of a response, at the last validation
         return curves["length"].last().astype(float)
     final = scores(study, name.removeprefix("final, "))
@@ -94,6 +92,30 @@ def scores(study: str, decoding: str) -> pd.Series:
     return table.groupby(["arm", "seed"])["share"].mean()
 
 
+def at_equal_length(study: str) -> pd.Series:
+    """The AUC without what goes with mean length: its slope over the arms of a setting, within seeds."""
+    both = pd.DataFrame({"auc": endpoint(study, AUC), "length": endpoint(study, LENGTHS)})
+    setting = both.index.get_level_values("arm").str.partition("+").get_level_values(2)
+    centred = both - both.groupby([setting, both.index.get_level_values("seed")]).transform("mean")
+    by = centred.groupby(setting)
+    slope = by.apply(lambda c: (c.auc * c.length).sum() / (c.length**2).sum())
+    return both.auc - slope.reindex(setting).to_numpy() * both.length
+
+
+def chosen(study: str, name: str, arm: str) -> pd.Series:
+    """An endpoint of `best KIND+…`: of the arms `KIND_*+…` that with the largest AUC over the other half of models."""
+    kind, _, suffix = arm.removeprefix(BEST).partition("+")
+    auc = endpoint(study, AUC)
+    candidates = [a for a in auc.index.unique(0) if a.startswith(kind) and a.partition("+")[2] == suffix]
+    models = record(study).drop_duplicates("seed").set_index("seed")["initial_model"].sort_index()
+    first = models.isin(sorted(models.unique())[: models.nunique() // 2])
+    parts = []
+    for half in (first, ~first):
+        best = max(candidates, key=lambda a: auc[a][models.index[half]].mean())
+        parts.append(endpoint(study, name)[best][models.index[~half]])
+    return pd.concat(parts)
+
+
 # ---- differences -----------------------------------------------------------------------------------------------------
 
 
@@ -105,6 +127,8 @@ def units(study: str, values: pd.Series) -> list[float]:
 
 def of_arm(study: str, name: str, arm: str, like: pd.Index | None = None) -> pd.Series:
     """The endpoint of an arm by seed. Of an initial model that the seeds ``like`` share: the same number for each."""
+    if arm.startswith(BEST):
+        return chosen(study, name, arm)
     values = endpoint(study, name)
     by_seed = values[arm] if arm in values.index.get_level_values(0) else pd.Series(dtype=float)
     return pd.Series(by_seed.mean(), like) if arm == INITIAL and like is not None and len(by_seed) == 1 else by_seed
@@ -225,9 +249,6 @@ def table(page: str) -> str:
     return "".join(f"|{'|'.join(texts)}|\n" for texts in cells)
 
 
-# ---- figures ---------------------------------------------------------------------------------------------------------
-
-
 def forest(page: str, endpoints: Sequence[str]) -> plt.Figure:
     """The rows of a page's table: each difference with its 95% interval, a panel for each endpoint."""
     shown = rows(page)
@@ -244,20 +265,6 @@ def forest(page: str, endpoints: Sequence[str]) -> plt.Figure:
         panel.set(xlabel=f"{name}, {'hundredths' if name == COSINE else 'points'}")
         panel.set_yticks(range(len(shown)), [f"{row.text}  ({row.setting})" for row in shown])
     panel.invert_yaxis()
-    return figure
-
-
-def curves() -> plt.Figure:
-    """Validation accuracy and length of responses of five presets with one sampler, means over initial models."""
-    figure, axes = plt.subplots(1, 2, figsize=(8.6, 3.2), layout="constrained")
-    table = record("recipes").query("measure == 'run'")
-    for arm in ("grpo", "token_clip", "mpo", "tepo", "gspo_chosen"):
-        means = table[table["arm"] == arm].groupby("step")[["accuracy", "length"]].mean()
-        axes[0].plot(means.index, 100 * means["accuracy"], marker="o", markersize=3, label=SPEC["names"][arm])
-        axes[1].plot(means.index, means["length"], marker="o", markersize=3)
-    axes[0].set(xlabel="optimizer steps", ylabel="validation accuracy, %")
-    axes[1].set(xlabel="optimizer steps", ylabel="tokens of a response")
-    axes[0].legend(frameon=False)
     return figure
 
 
@@ -289,6 +296,5 @@ if __name__ == "__main__":
     (HERE / "figures").mkdir(exist_ok=True)
     for page, spec in SPEC["pages"].items():
         (HERE / f"{page}.md").write_text(page_with_table(page), encoding="utf-8")
-        own = {"curves": curves, "widths": widths}
-        figure = own[spec["figure"]]() if isinstance(spec["figure"], str) else forest(page, spec["figure"])
+        figure = widths() if spec["figure"] == "widths" else forest(page, spec["figure"])
         figure.savefig(HERE / "figures" / f"{page}.png", dpi=130, metadata={"Software": None})

@@ -132,8 +132,16 @@ def mean_by_unit(study: Study, seeds: Iterable[Any], values: NDArray[np.float64]
 
 def _check_one_start(study: Study, runs: Mapping[str, RunConfig]) -> None:
     """UserError if runs, by the names of their folders, began from different models that had the same name."""
-    began = {config.inputs.start_model: name for name, config in runs.items()}
-    if not study.model.is_made and len(began) > 1:
+    model = study.model
+    if model.start == "tiny":
+        return
+    of_seed: dict[int | None, dict[str, str]] = {}  # with `model.sft` each initial model is one of several
+    for name, config in runs.items():
+        seed = start_seed(study, config.seed) if model.sft else None
+        of_seed.setdefault(seed, {})[config.inputs.start_model] = name
+    for began in of_seed.values():
+        if len(began) == 1:
+            continue
         (one, first), (other, second), *_ = began.items()
         raise UserError(
             f"model.start: {study.model.start!r} has changed: {first} began from {one}, {second} from {other}. {ALL}"

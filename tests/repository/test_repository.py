@@ -118,7 +118,7 @@ def lines(paths: Iterable[Path]) -> int:
 
 
 LIMITS: dict[str, tuple[int, Callable[[], int]]] = {
-    "lines of src": (17_075, lambda: lines(files("src", "*.py"))),
+    "lines of src": (17_100, lambda: lines(files("src", "*.py"))),
     "files of src": (130, lambda: len(files("src", "*.py"))),
     "lines of the workflow": (360, lambda: lines([ROOT / "Snakefile", *files("workflow", "*.smk")])),
     "modules (folders of the package)": (

@@ -114,6 +114,27 @@ def test_a_first_minibatch_that_its_update_scores_trains_as_before(name, updates
     assert at_once == [pytest.approx(row, rel=1e-3, abs=1e-5) for row in before]
 
 
+def test_some_tokens_of_each_step_are_compared_with_an_engine_that_records_what_is_asked_for(
+    made, tmp_path, monkeypatch
+):
+    """The only group of four that it is asked for may be in the minibatch that its update scores."""
+    generate = TorchEngine.generate
+
+    def off(self: TorchEngine, requests: Any) -> list[Rollout]:
+        rollouts = generate(self, requests)
+        for request, rollout in zip(requests, rollouts, strict=True):
+            rollout.log_probs = [x - 0.005 for x in rollout.log_probs] if request.log_probs else []
+        return rollouts
+
+    monkeypatch.setattr(TorchEngine, "generate", off)
+    methods = {"own": {"base": "grpo", "sampler": {"dynamic": False}}}
+    for updates in (1, 2, 4):
+        training = {"steps": 6, "prompts_per_step": 4, "updates_per_batch": updates}
+        study = small_study(training=training, methods=methods, experiments={"headline": {"methods": ["own"]}})
+        for row in trained(study, tmp_path / str(updates), made)[:-1]:
+            assert row["mismatch_mean"] == pytest.approx(0.005, abs=1e-4)
+
+
 @pytest.fixture
 def by_another_policy(monkeypatch):
     """The engine samples from another policy than the one that is trained: its model with noise on its weights."""

@@ -100,7 +100,7 @@ def test_text_that_a_model_of_characters_would_not_see_is_refused(changes, tmp_p
 def test_a_pretrained_model_is_fine_tuned_and_made_again_if_it_changes(built, tmp_path):
     """Its demonstrations become likelier; another pretrained model under the same name is another initial model."""
     digest = check_start_model(built.path)
-    tuning = {"steps": 30, "batch_size": 8, "learning_rate": 1e-3}
+    tuning = {"steps": 30, "batch_size": 8, "learning_rate": 1e-3, "compute": "float32"}
     study = small_study(model={"start": str(built.path), "sft": tuning})
     start = build(study, tmp_path)
     record = start_model(start)
@@ -116,7 +116,10 @@ def test_a_pretrained_model_is_fine_tuned_and_made_again_if_it_changes(built, tm
     shutil.rmtree(built.path)
     shutil.move(tmp_path / "other", built.path)
     build(study, tmp_path)
-    assert start_model(start).settings["start_model"] != digest
+    again = start_model(start)
+    assert again.settings["start_model"] != digest
+    half = small_study(model={"start": str(built.path), "sft": tuning | {"compute": "bfloat16"}})
+    assert start_model(build(half, tmp_path)).digest != again.digest
 
 
 SCRIPT = ROOT / "studies/fetch_smollm2.py"

@@ -3,6 +3,7 @@
 What a study names reaches commands as it is, and no shell runs it; for odd folders see test_pipeline.py.
 """
 
+import json
 import os
 import re
 import shlex
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from policygrain.merging import merge
+from policygrain.study import load_study
 
 from ..commands import CASES
 from ..support.files import write_lines
@@ -153,9 +155,11 @@ def test_a_study_file_is_read_as_by_the_commands(root, tmp_path):
     text = study.file.read_text().replace("RATE", "1e-4")
     study.file.write_text(text)
     assert study.planned("results/smoke/data/train.jsonl") == {"prepare": 1}
-    changes = ["--config", "seeds=[7]", "training={learning_rate: 1e-4}"]
-    code, said = study.called("--dry-run", *changes, "--", "results/smoke/start/seed7.json")
+    template = "Q: {problem} # 1e-4\n"
+    changes = ["seeds=[7]", "training={learning_rate: 1e-4}", f"prompt={{template: {json.dumps(template)}}}"]
+    code, said = study.called("--dry-run", "--config", *changes, "--", "results/smoke/start/seed7.json")
     assert code == 0 and "start_model" in said, said
+    assert load_study(study.results / "study.yaml").prompt.template == template
     study.file.write_text(text + "seeds: [7]\nseeds: [8]\n")
     code, said = study.called("all")
     assert code != 0 and "'seeds' occurs more than once" in said

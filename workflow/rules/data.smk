@@ -33,7 +33,7 @@ rule benchmarks:
         "exec {POLICYGRAIN} prepare --config results/{wildcards.study}/study.yaml --only benchmarks > {log:q} 2>&1"
 
 
-# A tiny model, trained by supervised fine-tuning to a middling accuracy; one per seed, shared by all methods.
+# A tiny or a pretrained model after supervised fine-tuning; one per seed, or `model.starts` of them, shared by all methods.
 rule start_model:
     input:
         settings="results/{study}/settings/start.json",

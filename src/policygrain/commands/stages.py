@@ -60,7 +60,7 @@ def prepare(
 
 @app.command("start-model", rich_help_panel=GROUP)
 def start_model_(config: Config = CONFIG, results: Results = None, seeds: Seeds = None) -> None:
-    """Build a study's tiny initial models, after `prepare`.
+    """Make a study's initial models, tiny or fine-tuned, after `prepare`.
 
     Each is trained by supervised fine-tuning and saved with its tokenizer, in start/seedS.
     """

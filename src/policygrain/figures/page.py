@@ -92,7 +92,7 @@ def provenance(results: StudyResults) -> dict[str, str]:
     made = [summary.environment for summary in results.summaries.values()]
     evaluated = [item for e in _evaluations(results) for item in e.facts.versions.items()]
     # A folder by its name, since its path on the machine that trained has no meaning elsewhere.
-    start = Path(results.study.model.start).name
+    start = Path(results.study.model.start).name + (", fine-tuned," if results.study.model.sft else "")
     values = {
         "commit": [e.commit for e in made],
         "hardware": [e.hardware for e in made],

@@ -47,6 +47,8 @@ def claim_gpu(folder: Path = Path("/tmp")) -> None:
     Called before CUDA is initialised, which reads what is visible. Ranks of one run have theirs from their launcher.
     UserError if there is a GPU that torch cannot use.
     """
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+        return
     if not (CLAIM in os.environ or "LOCAL_RANK" in os.environ):
         _claim(folder)
     of_job = "SLURM_JOB_GPUS" in os.environ

@@ -83,15 +83,16 @@ class VllmEngine:
                 **machine,
             )
         except (AttributeError, TypeError, ValueError, RuntimeError) as error:  # the first two: of another version
+            first = str(error).partition("\n")[0]
             if not MEMORY.search(str(error)):
                 raise UserError(
-                    f"vLLM {vllm.__version__} does not start with {start} ({str(error).splitlines()[0]}); its messages "
-                    "are above. `make setup` installs a version that is tested. The engine transformers may start: "
-                    "`evaluation.engine`, `training.engine`, --engine of evaluate-model."
+                    f"vLLM {vllm.__version__} does not start with {start} ({first}); its messages are above. `make "
+                    "setup` installs a version that is tested. The engine transformers may start: `evaluation.engine`, "
+                    "`training.engine`, --engine of evaluate-model."
                 ) from error
             raise UserError(
                 f"vLLM with a KV cache of {self._kv_bytes / GIB:.2g} GiB (training.kv_gib) does not fit into the "
-                f"free memory, or the cache has no room for a sequence ({str(error).splitlines()[0]})."
+                f"free memory, or the cache has no room for a sequence ({first})."
             ) from error
         self._longest = int(self._llm.llm_engine.model_config.max_model_len)
         gc.unfreeze()  # vLLM calls gc.freeze(), which would also exempt the trainer's objects from collection

@@ -117,7 +117,7 @@ def check_comparisons(study: Study) -> None:
 
 
 def check_tuning(study: Study) -> None:
-    """UserError if this study shares problems, seeds or tiny initial models with a study in `tuned_on`.
+    """UserError if this study shares problems, seeds or initial models of its own with a study in `tuned_on`.
 
     A shared pretrained model is allowed, with a note by `policygrain check`.
     """

@@ -23,7 +23,7 @@ from .schema import Artefact, Study, decides, leaves
 
 CODE = "code"  # a setting of runs: custom function, or file of a command → digest
 # Increased with a change of the program after which results of a stage differ, so that it runs again.
-VERSIONS = {"data": 1, "benchmarks": 1, "start": 1, "train": 1, "evaluation": 1, "figures": 1, "tracking": 1}
+VERSIONS = {"data": 1, "benchmarks": 1, "start": 1, "train": 2, "evaluation": 1, "figures": 1, "tracking": 1}
 
 
 def stage_settings(study: Study, sources: Mapping[str, str], start: str | None) -> dict[str, Any]:

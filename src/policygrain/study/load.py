@@ -25,7 +25,7 @@ LONGEST_ARM = 150  # characters; folder names, with what is added to an arm's na
 def load_study(path: Path | str, *above: Path, changes: Mapping[str, Any] = {}) -> Study:
     """The study in a YAML file; the keys of the files ``above``, and then ``changes``, override its own.
 
-    Strings in ``changes`` are read as YAML: Snakemake's ``--config seeds=[0]`` has none but strings in a list.
+    Strings in ``changes`` that are numbers in YAML are numbers; Snakemake's ``--config seeds=[0]`` has the text "0".
     """
     path = Path(path)
     data = functools.reduce(merge, [*map(_read, above), _typed(dict(changes))], _read(path))
@@ -112,9 +112,10 @@ def _typed(value: Any) -> Any:
     if isinstance(value, list):
         return [_typed(part) for part in value]
     try:
-        return yaml.load(value, Loader) if isinstance(value, str) else value
-    except yaml.YAMLError:
+        read = yaml.load(value, Loader) if isinstance(value, str) else value
+    except (ValueError, yaml.YAMLError):
         return value
+    return read if isinstance(read, bool | int | float | None) else value
 
 
 def _from_here(data: Mapping[str, Any], path: Path) -> dict[str, Any]:

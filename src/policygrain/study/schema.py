@@ -188,6 +188,7 @@ class Sft(WarmStart):
     batch_size: int = key("start_model", 64, "demonstrations per optimizer step", ge=1, le=65_536)
     learning_rate: float = key("start_model", 2e-5, "peak learning rate of AdamW", gt=0, le=1)
     error_rate: Share = key("start_model", 0.0, "probability that a scratchpad step contains a mistake")
+    compute: Literal["auto", "float32", "bfloat16"] = key("start_model", "auto", "precision as in `training.compute`")
 
 
 class Lora(Section):

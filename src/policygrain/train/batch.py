@@ -86,18 +86,19 @@ def make_batch(
     either, the trainer scores a quarter of the groups, to compare it with the engine.
 
     ``age``: number of steps between sampling and the updates; None: methods may not read it. ``current``: rows that
-    their update scores, before it changes the policy; of a whole batch, a quarter of the groups is scored here, too.
+    their update scores, before it changes the policy. Where no others can be compared with the engine, they are scored
+    here, too.
     """
     needs, place, every = method.needs, policy.model.device, len(rollouts)
     by_engine, number = settings.old_log_probs == "engine", torch.arange(every) // settings.group  # of the group
     quarter = settings.group * math.ceil(every / settings.group / 4)
-    scored = torch.arange(every)
+    scored = torch.ones(every, dtype=torch.bool)
     if by_engine and not reads_old_policy(method):
-        scored = scored[:quarter]
-    elif len(current) == every:  # without dynamic sampling the engine has recorded those of every fourth group
-        scored = scored[number % 4 == 0]
+        scored[quarter:] = False
     elif current:
-        scored = scored[~torch.isin(scored, torch.tensor(current))]
+        scored[[*current]], recorded_groups = False, number % 4 == 0  # by the engine, without dynamic sampling
+        if not (scored & recorded_groups).any():
+            scored |= recorded_groups
     lengths = torch.tensor([len(r.ids) for r in rollouts])
     mask = torch.arange(width_of(rollouts)) < lengths.unsqueeze(1)
     recorded = torch.full(mask.shape, math.nan)
@@ -119,12 +120,14 @@ def make_batch(
             values[rows, : found.log_probs.shape[1]] = getattr(found, name)
         return TokenScores(**whole)
 
-    old = scores(policy.score, scored)
+    rows = scored.nonzero().squeeze(1)
+    old = scores(policy.score, rows)
     assert old is not None
     # If only the metric `kl_initial` reads the reference policy, a quarter of the groups is enough.
-    reference = scores(policy.score_reference, torch.arange(every) if "reference" in needs else scored[:quarter])
+    compared = torch.arange(every) if "reference" in needs else rows[:quarter]
+    reference = scores(policy.score_reference, compared)
     log_probs = torch.where(mask, engine, 0.0) if by_engine else old.log_probs
-    entropy = None if by_engine and len(scored) < every else old.entropy
+    entropy = None if by_engine and len(rows) < every else old.entropy
     tokens = TokenBatch(
         log_probs=log_probs,
         old_log_probs=log_probs,
@@ -153,7 +156,9 @@ def make_batch(
         "response_length_max": float(lengths.max()),
         "truncated_share": 1 - finished.float().mean().item(),
     }
-    metrics |= _of_policies(old, reference, engine, mask) | _of_correction(method, tokens, engine)
+    with_reference = torch.zeros(every, dtype=torch.bool).index_fill(0, compared, value=True)
+    of_old, of_both = (mask & x.to(place).unsqueeze(1) for x in (scored, scored & with_reference))
+    metrics |= _of_policies(old, reference, engine, of_old, of_both) | _of_correction(method, tokens, engine)
     if current:
         metrics["current_share"] = float(lengths[[*current]].sum() / lengths.sum())
     return Batch(rollouts, tokens, tuple(current)), metrics
@@ -178,9 +183,13 @@ def scored_by_update(method: Method, settings: Training) -> bool:
     return not (settings.off_policy_steps or settings.epochs > 1 or reads_more or method.sampler.mask_truncated)
 
 
-def _of_policies(old: TokenScores, reference: TokenScores | None, engine: Tensor, mask: Tensor) -> dict[str, float]:
-    """Metrics of the old policy where the trainer has scored it, and its differences from other policies."""
-    scored = mask & ~old.log_probs.isnan()
+def _of_policies(
+    old: TokenScores, reference: TokenScores | None, engine: Tensor, scored: Tensor, compared: Tensor
+) -> dict[str, float]:
+    """Metrics of the old policy on tokens that it has ``scored``, and its differences from other policies.
+
+    ``compared``: those that the reference policy has scored, too.
+    """
     known = scored & ~engine.isnan()
     mismatch, count = torch.where(known, old.log_probs - engine, 0.0), known.sum().clamp(min=1)
     found = {
@@ -190,9 +199,8 @@ def _of_policies(old: TokenScores, reference: TokenScores | None, engine: Tensor
         "mismatch_kl": torch.where(known, k3(engine, old.log_probs), 0.0).sum() / count,
     }
     if reference is not None:
-        valid = scored & ~reference.log_probs.isnan()
-        divergence = torch.where(valid, k3(old.log_probs, reference.log_probs), 0.0)
-        found["kl_initial"] = divergence.sum() / valid.sum().clamp(min=1)
+        divergence = torch.where(compared, k3(old.log_probs, reference.log_probs), 0.0)
+        found["kl_initial"] = divergence.sum() / compared.sum().clamp(min=1)
     numbers = torch.stack([*found.values()]).tolist()  # one transfer from the device for all of them
     return dict(zip(found, numbers, strict=True))
 
@@ -217,7 +225,7 @@ def check_mismatch(metrics: dict[str, float], model: PreTrainedModel, bound: flo
     ``bound``: nats per token on average; None: the largest difference that rounding explains (`ROUNDING`).
     """
     bound = ROUNDING[compute_dtype(model)] if bound is None else bound
-    if metrics["mismatch_mean"] > bound:
+    if not metrics["mismatch_mean"] <= bound:  # NaN is no small difference
         raise UserError(
             f"trainer and engine differ by {metrics['mismatch_mean']:.3g} nats on the mean sampled token, more than "
             f"{bound:g} (training.max_mismatch). The engine has stale weights or a stale prefix cache, or it computes "

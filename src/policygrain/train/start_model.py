@@ -28,7 +28,7 @@ def build_start_model(study: Study, seed: int, data: DataFolder, out: StartFolde
 
     from ..data.prompts import PromptRenderer
     from ..model import tiny
-    from ..model.device import resolve_compute, set_compute_dtype
+    from ..model.device import gpu_errors, resolve_compute, set_compute_dtype
     from ..model.loading import load_model
 
     started = time.perf_counter()
@@ -39,12 +39,13 @@ def build_start_model(study: Study, seed: int, data: DataFolder, out: StartFolde
         model, tokenizer = _tiny_model(study, seed, read_problems(data.train))
     else:
         model, tokenizer = load_model(study.model.start, study.model.revision, fused=False)
-        set_compute_dtype(model, resolve_compute(study.training.compute))
+        set_compute_dtype(model, resolve_compute(study.model.sft.compute))
         optimizers = [torch.optim.AdamW(model.parameters(), lr=tuning.learning_rate, fused=True)]
     losses: list[float] = []
     if tuning.steps:
         renderer = PromptRenderer(tokenizer, study.prompt)
-        losses = tiny.finetune(model, renderer, families, study.data.levels, tuning, seed, optimizers)
+        with gpu_errors(study.training):
+            losses = tiny.finetune(model, renderer, families, study.data.levels, tuning, seed, optimizers)
     last = losses[-50:]
     with model_folder(out.path, again="it builds the initial model") as folder:
         model.save_pretrained(folder)
@@ -93,8 +94,13 @@ def ensure_start_model(study: Study, seed: int, data: DataFolder, out: StartFold
 
 def _made_from(study: Study, seed: int, data: DataFolder) -> dict[str, Any]:
     """The inputs of an initial model: settings, and digests of the training problems and of a pretrained model."""
+    from ..model.device import resolve_compute
+
     model = study.model
-    pretrained = {} if model.sft is None else {"start_model": identity(model.start, model.revision)}
+    pretrained = {}
+    if model.sft is not None:
+        compute = str(resolve_compute(model.sft.compute))  # `auto` depends on the machine
+        pretrained = {"start_model": identity(model.start, model.revision), "compute": compute}
     return {**start_settings(study, seed), "training_data": digests.of_file(data.train), **pretrained}
 
 

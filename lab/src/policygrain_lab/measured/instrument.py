@@ -83,15 +83,15 @@ def measure_starts(
     """
     study, folder = results.study, results.folder
     spec.check(study)
-    tiny = study.model.start == "tiny"
+    made = study.model.is_made
     needed = [folder.data.train, folder.data.validation]
-    if tiny:
+    if made:
         needed += [folder.start(seed).record for seed in seeds]
     for path in needed:
         if not path.exists():
             raise UserError(f"{path}: is missing; run the study, or its stages `prepare` and `start-model`.")
     for seed in seeds:
-        start = str(folder.start(seed).path) if tiny else study.model.start
+        start = str(folder.start(seed).path) if made else study.model.start
         record = measure(instrument, spec, study, seed, start, folder.data)
         write_record(out / f"{instrument.name}-seed{seed}.json", record)
         yield record

@@ -97,8 +97,7 @@ def at_equal_length(study: str) -> pd.Series:
     both = pd.DataFrame({"auc": endpoint(study, AUC), "length": endpoint(study, LENGTHS)})
     setting = both.index.get_level_values("arm").str.partition("+").get_level_values(2)
     centred = both - both.groupby([setting, both.index.get_level_values("seed")]).transform("mean")
-    by = centred.groupby(setting)
-    slope = by.apply(lambda c: (c.auc * c.length).sum() / (c.length**2).sum())
+    slope = centred.groupby(setting).apply(lambda c: (c.auc * c.length).sum() / (c.length**2).sum())
     return both.auc - slope.reindex(setting).to_numpy() * both.length
 
 
@@ -269,17 +268,18 @@ def forest(page: str, endpoints: Sequence[str]) -> plt.Figure:
 
 
 def widths() -> plt.Figure:
-    """AUC over mean length of the validation responses, of each candidate clip range of three ratios."""
-    figure, axes = plt.subplots(1, 2, figsize=(8.6, 3.4), layout="constrained")
-    table = record("phase-ranges").query("measure == 'run'")
-    length, auc = table.groupby("arm")["length"].mean(), endpoint("phase-ranges", AUC).groupby("arm").mean()
-    for panel, age in zip(axes, (16, 48), strict=True):
-        arms = [arm for arm in auc.index if arm.endswith(f"+off_policy_steps={age}")]
+    """AUC over mean length of the validation responses, of each clip range of three ratios in four settings."""
+    figure, axes = plt.subplots(1, 4, figsize=(8.6, 2.6), layout="constrained")
+    settings = itertools.product([("width", "2e-4"), ("width-half-rate", "1e-4")], ["", "+off_policy_steps=48"])
+    for panel, ((study, rate), suffix) in zip(axes, settings, strict=True):
+        length, auc = (endpoint(study, name).groupby("arm").mean() for name in (LENGTHS, AUC))
+        arms = [arm for arm in auc.index if "".join(arm.partition("+")[1:]) == suffix]
         for ratio in ("token", "block", "sequence"):
             own = [arm for arm in arms if arm.startswith(ratio)]
             panel.plot(length[own], auc[own], "o", label=ratio)
         r = np.corrcoef(length[arms], auc[arms])[0, 1]
-        panel.set(title=f"{age} steps old, 2e-4: r = {r:.2f}", xlabel="mean tokens of a response", ylabel="AUC, %")
+        panel.set(title=f"{suffix[-2:] or 16} old, {rate}: r = {r:.2f}", xlabel="mean tokens of a response")
+    axes[0].set_ylabel("AUC, %")
     axes[0].legend(frameon=False)
     return figure
 

@@ -10,6 +10,7 @@ from policygrain.errors import UserError
 from policygrain.paths import DataFolder, StartFolder
 from policygrain.results import start_model
 from policygrain.study import Study
+from policygrain.train import start_model as module
 from policygrain.train.start_model import check_start_model, ensure_start_model
 
 from ..conftest import ROOT
@@ -51,6 +52,19 @@ def test_a_start_model_that_is_up_to_date_is_left_and_a_stale_one_is_built_again
     assert (record.digest, record.seed, record.steps) == (check_start_model(built.path), 0, 3)
     stale = build(quick_study(model={"warm_start": QUICK | {"steps": 4}}), built.path.parent)
     assert start_model(stale).steps == 4 and check_start_model(stale.path) != record.digest
+
+
+def test_a_start_model_of_the_same_inputs_is_copied_from_a_study_beside_it(built, tmp_path, monkeypatch):
+    data, here = DataFolder(built.path.parent / "data"), StartFolder(tmp_path / "start")
+    damaged = StartFolder(Path(shutil.copytree(built.path, tmp_path / "damaged")))
+    flip_bit(damaged.path / "model.safetensors")
+    built_again: list[int] = []
+    monkeypatch.setattr(module, "build_start_model", lambda _, seed, *rest: built_again.append(seed))
+    for study, seed, beside in ((quick_study(), 0, [damaged]), (quick_study(), 1, [built])):
+        ensure_start_model(study, seed, data, here, beside)
+    assert built_again == [0, 1] and not here.path.exists()
+    ensure_start_model(quick_study(), 0, data, here, [damaged, here, built])
+    assert check_start_model(here.path) == check_start_model(built.path) and built_again == [0, 1]
 
 
 @pytest.mark.parametrize(

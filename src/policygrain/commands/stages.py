@@ -62,7 +62,8 @@ def prepare(
 def start_model_(config: Config = CONFIG, results: Results = None, seeds: Seeds = None) -> None:
     """Make a study's initial models, tiny or fine-tuned, after `prepare`.
 
-    Each is trained by supervised fine-tuning and saved with its tokenizer, in start/seedS.
+    Each is trained by supervised fine-tuning and saved with its tokenizer, in start/seedS. One that a study beside this
+    one has made from the same settings, problems and seed is copied.
     """
     from ..model.device import claim_gpu
     from ..train.start_model import ensure_start_model
@@ -71,7 +72,8 @@ def start_model_(config: Config = CONFIG, results: Results = None, seeds: Seeds 
     claim_gpu()
     for seed in seeds or read.study.seeds[:1]:
         made = read.folder.start(seed)
-        ensure_start_model(read.study, seed, require_problems(read.folder), made)
+        beside = (StudyFolder(path).start(seed) for path in sorted(read.folder.path.parent.iterdir()))
+        ensure_start_model(read.study, seed, require_problems(read.folder), made, beside)
         write_record(read.folder.start_record(seed), start_model(made))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,21 +77,37 @@ def _tiny_model(study: Study, seed: int, problems: list[Problem]) -> tuple[Any, 
     return tiny.build(spec, tokenizer, seed), tokenizer
 
 
-def ensure_start_model(study: Study, seed: int, data: DataFolder, out: StartFolder) -> None:
+def ensure_start_model(
+    study: Study, seed: int, data: DataFolder, out: StartFolder, elsewhere: Iterable[StartFolder] = ()
+) -> None:
     """Build the initial model unless ``out`` already contains the one of this study, seed and training data.
 
-    UserError if ``out`` contains anything other than an initial model of this pipeline, because it would be lost.
+    If it is in a folder ``elsewhere``, of another study, it is copied. UserError if ``out`` contains anything other
+    than an initial model of this pipeline, because it would be lost.
     """
-    if out.record.exists():
-        record = start_model(out)
-        if record.settings == _made_from(study, seed, data) and record.digest == digests.of_model(out.path):
-            return
-    elif out.path.exists() and any(out.path.iterdir()):
+    inputs = _made_from(study, seed, data)
+    if _is_made(out, inputs):
+        return
+    if not out.record.exists() and out.path.exists() and any(out.path.iterdir()):
         raise UserError(
             f"{out.path}: contains files but no {out.record.name}, so it is not an initial model made by "
             "policygrain. Choose another folder, or remove this one."
         )
+    for other in elsewhere:
+        if _is_made(other, inputs):
+            with model_folder(out.path, again="it copies the initial model") as folder:
+                shutil.copytree(other.path, folder, dirs_exist_ok=True)
+            return
     build_start_model(study, seed, data, out)
+
+
+def _is_made(folder: StartFolder, inputs: dict[str, Any]) -> bool:
+    """Whether a folder has the undamaged initial model that is made from these inputs."""
+    try:
+        record = start_model(folder)
+    except UserError:  # none, or of another version
+        return False
+    return record.settings == inputs and record.digest == digests.of_model(folder.path)
 
 
 def _made_from(study: Study, seed: int, data: DataFolder) -> dict[str, Any]:

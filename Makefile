@@ -12,6 +12,8 @@ FLAVOUR ?= $(if $(shell command -v nvidia-smi),gpu,cpu)
 LOCK := requirements/$(FLAVOUR).lock
 UV_VERSION := uv==0.13.9
 UV := UV_HTTP_RETRIES=0 $(BIN)/python -m uv pip install --quiet --no-deps
+PIP := $(BIN)/python -m pip install --quiet --no-deps --progress-bar off --retries 1
+OFFLINE = { echo "The packages in $(LOCK) cannot be installed, see above: is there a network, or an index that pip knows (PIP_INDEX_URL)?" >&2; exit 2; }
 TORCH_INDEX := $(if $(filter cpu,$(FLAVOUR)),--extra-index-url https://download.pytorch.org/whl/cpu)
 PYTEST = $(BIN)/python -m pytest -n $(CORES) --dist loadfile --no-loadscope-reorder
 
@@ -27,10 +29,10 @@ setup: .venv/.$(FLAVOUR)-ready
 	    { echo "$(PYTHON) is not Python 3.11 or 3.12; name one that is: make setup PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@[ "$$($(BIN)/python -V 2>/dev/null)" = "$$($(PYTHON) -V)" ] || rm -rf .venv # of another Python, or not complete
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --progress-bar off $(UV_VERSION) || true
-	$(UV) "$$(grep '^torch==' $(LOCK))" $(TORCH_INDEX) || \
-	    $(BIN)/python -m pip install --quiet --no-deps --retries 1 "$$(grep '^torch==' $(LOCK))" $(TORCH_INDEX)
-	$(UV) -r $(LOCK) || $(BIN)/python -m pip install --quiet --no-deps --progress-bar off -r $(LOCK)
+	$(BIN)/python -m pip install --quiet --progress-bar off --retries 1 $(UV_VERSION) 2>/dev/null || true
+	$(UV) "$$(grep '^torch==' $(LOCK))" $(TORCH_INDEX) 2>/dev/null || \
+	    $(PIP) "$$(grep '^torch==' $(LOCK))" $(TORCH_INDEX) || $(OFFLINE)
+	$(UV) -r $(LOCK) 2>/dev/null || $(PIP) -r $(LOCK) || $(OFFLINE)
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	touch $@
 
@@ -141,7 +143,7 @@ test-peers: .venv-peers/.ready .venv/.lab-ready
 
 .venv-peers/.ready: requirements/peers.txt .venv-verl/.ready
 	$(PYTHON) -m venv .venv-peers
-	printf '%s\n' $(CURDIR)/.venv-verl/lib/python*/site-packages $(CURDIR)/.venv/lib/python*/site-packages \
+	printf '%s\n' "$(CURDIR)"/.venv-verl/lib/python*/site-packages "$(CURDIR)"/.venv/lib/python*/site-packages \
 	    >"$$(echo .venv-peers/lib/*/site-packages)/base.pth"
 	.venv-peers/bin/python -m pip install --quiet --no-deps --progress-bar off -r requirements/peers.txt
 	.venv-peers/bin/python -m pip install --quiet --no-deps -e . -e ./lab
@@ -152,7 +154,7 @@ setup-verl: .venv-verl/.ready
 
 .venv-verl/.ready: requirements/verl.txt pyproject.toml .venv/.$(FLAVOUR)-ready
 	$(PYTHON) -m venv .venv-verl
-	echo $(CURDIR)/.venv/lib/python*/site-packages >"$$(echo .venv-verl/lib/*/site-packages)/base.pth"
+	echo "$(CURDIR)"/.venv/lib/python*/site-packages >"$$(echo .venv-verl/lib/*/site-packages)/base.pth"
 	echo 'import sys; sys.modules["trl"] = None' >"$$(echo .venv-verl/lib/*/site-packages)/no_trl.pth"
 	.venv-verl/bin/python -m pip install --quiet --no-deps --progress-bar off -r requirements/verl.txt
 	.venv-verl/bin/python -m pip install --quiet --no-deps -e .

@@ -8,6 +8,8 @@ import sys
 import time
 from collections.abc import Collection, Sequence
 
+from .errors import left
+
 # Options that several words may follow, `--seeds 0 1 2`; the parser knows them once per word.
 SEVERAL = {"--seed", "--seeds", "--arm", "--arms", "--a", "--b", "--stop"}
 
@@ -15,6 +17,9 @@ SEVERAL = {"--seed", "--seeds", "--arm", "--arms", "--a", "--b", "--stop"}
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; ``argv`` is the command line's by default."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if words and words[0] in left():
+        print(f"policygrain: {words[0]!r} {left()[words[0]]}.", file=sys.stderr)
+        return 2
     try:
         from .commands.app import app, call
     except ModuleNotFoundError as error:

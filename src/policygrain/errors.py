@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 import reprlib
 from collections.abc import Iterable, Mapping
+from importlib import resources
 from typing import Any
+
+import yaml
 
 
 class UserError(Exception):
@@ -25,8 +29,16 @@ class Stopped(Exception):
     exit_code = 75  # EX_TEMPFAIL of sysexits.h: try again
 
 
+@functools.cache
+def left() -> dict[str, str]:
+    """Name of a key, figure or command that left or has another name → what became of it."""
+    return dict(yaml.safe_load((resources.files(__package__) / "left.yaml").read_text(encoding="utf-8")))
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """' Did you mean …?' if names in ``known`` are similar to ``word``, else a list of the known names."""
+    """What became of ``word``, or ' Did you mean …?' if names in ``known`` are similar, else a list of these names."""
+    if word in left():
+        return f" It {left()[word]}."
     names = sorted(set(known))
     close = [name for name in names if name.lower() == word.lower()]
     close = close or difflib.get_close_matches(word, names, n=2, cutoff=0.6)

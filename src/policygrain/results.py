@@ -272,6 +272,11 @@ class StudyResults:
         """Benchmark names, in the order of the study."""
         return [b.name for b in self.study.evaluation.benchmarks]
 
+    @property
+    def averaged(self) -> list[str]:
+        """The names of the benchmarks that the average counts: all, if it counts none."""
+        return [b.name for b in self.study.evaluation.benchmarks if b.average] or self.benchmarks
+
     def arms(self, experiment: str) -> list[str]:
         """The arms of one experiment, in order; empty if the study has no such experiment."""
         section = self.study.experiments.get(experiment)

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import os
 import queue
+import socket
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from http.client import HTTPException
+from importlib import resources
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
+from urllib.request import urlopen
 
 from .errors import Stopped, UserError
 from .paths import RunFolder, StudyFolder
@@ -35,7 +39,7 @@ NAME, KEY, COMPLETE = "policygrain.run", "policygrain.key", "policygrain.complet
 # that ends before the first does not import MLflow, which takes as long as training a tiny model.
 PAUSE, LONG_PAUSE, LAST = 20.0, 60.0, 5.0
 # Without `workflowType` MLflow would open its view of language-model traces, which is empty.
-RUNS = "/#/experiments/{}/runs?workflowType=machine_learning&compareRunsMode=CHART"
+RUNS = "/#/experiments/{}/runs?workflowType=machine_learning&compareRunsMode=CHART&viewStateShareKey=policygrain"
 
 
 @contextmanager
@@ -61,7 +65,7 @@ def live(study: Study, results: StudyFolder, run: RunFolder) -> Iterator[None]:
             try:
                 with _named(uri):
                     connection = connection or connect(results, study)
-                    log_run(*connection, run, status)
+                    log_run(*connection, study, run, status)
                 pause = min(1.2 * pause, LONG_PAUSE)
             except UserError as error:
                 print(f"policygrain: {error}", file=sys.stderr, flush=True)
@@ -83,11 +87,12 @@ def track(results: StudyResults) -> TrackingRecord:
     with _named(uri):
         client, experiment = connect(results.folder, results.study)
         folders = {run.name: results.run_folder(run) for run in results.matrix.runs}
-        ids = {name: log_run(client, experiment, run) for name, run in folders.items() if run.config.exists()}
+        begun = {name: run for name, run in folders.items() if run.config.exists()}
+        ids = {name: log_run(client, experiment, results.study, run) for name, run in begun.items()}
     return TrackingRecord(uri=redacted(uri), experiment=experiment, runs=ids)
 
 
-def log_run(client: MlflowClient, experiment: str, folder: RunFolder, status: str | None = None) -> str:
+def log_run(client: MlflowClient, experiment: str, study: Study, folder: RunFolder, status: str | None = None) -> str:
     """Bring a run in MLflow up to date with its files: parameters, new steps, and records when it has ended.
 
     ``status``: MLflow's, unless the run has ended. Returns the id in MLflow. UserError if the files are damaged.
@@ -116,7 +121,8 @@ def log_run(client: MlflowClient, experiment: str, folder: RunFolder, status: st
         client.log_batch(run_id, metrics=[metric for step in steps[begin : begin + size] for metric in step])
     if evaluation:
         scores = {record.benchmark: record.accuracy for record in evaluation.records}
-        scores["average"] = fmean(scores.values())
+        left_out = {b.name for b in study.evaluation.benchmarks if not b.average}
+        scores["average"] = fmean(scores[name] for name in scores.keys() - left_out or scores)
         made = int(1000 * folder.evaluation.record.stat().st_mtime)
         # MLflow draws a bar for each run if a metric has no step but 0, and else a curve.
         client.log_batch(run_id, metrics=[Metric(f"test/{name}", score, made, 0) for name, score in scores.items()])
@@ -184,8 +190,10 @@ def connect(folder: StudyFolder, study: Study) -> tuple[MlflowClient, str]:
     client = mlflow.MlflowClient(uri)
     experiment = client.get_experiment_by_name(name)
     if experiment is None:
+        # The view that `RUNS` opens, as MLflow's button "Share" saves it: runs grouped by arm, accuracy first.
+        view = (resources.files(__package__) / "mlflow_view.json").read_text()
         # The UI shows charts of runs for this kind of experiment, and traces of language models for the other one.
-        tags = {"mlflow.experimentKind": "custom_model_development"}
+        tags = {"mlflow.experimentKind": "custom_model_development", "mlflow.sharedViewState.policygrain": view}
         try:
             return client, str(client.create_experiment(name, location, tags))
         except mlflow.MlflowException:  # another process may have created it in the meantime
@@ -209,6 +217,13 @@ def _named(uri: str) -> Iterator[None]:
         ) from None  # the cause may contain the password
 
 
+def _health(address: str) -> bytes:
+    """What a server says of its health; MLflow's says OK."""
+    with suppress(OSError, HTTPException), urlopen(f"{address}/health", timeout=5) as answer:
+        return bytes(answer.read(100))
+    return b""
+
+
 def serve(folder: StudyFolder, study: Study, port: int) -> None:
     """Print the address of the study's runs; a local store is then served until Ctrl-C, by MLflow in this process."""
     uri = tracking_uri(folder, study)
@@ -216,7 +231,12 @@ def serve(folder: StudyFolder, study: Study, port: int) -> None:
         _, experiment = connect(folder, study)
     remote = uri.startswith(("http://", "https://"))
     address = redacted(uri).rstrip("/") if remote else f"http://127.0.0.1:{port}"
-    print(f"Runs in MLflow: {address}{RUNS.format(experiment)}", flush=True)
-    if not remote:
+    with socket.socket() as probe:
+        taken = not remote and probe.connect_ex(("127.0.0.1", port)) == 0
+    if taken and _health(address) != b"OK":
+        raise UserError(f"--port: {port} is used by another program. Choose another, such as --port {port + 1}.")
+    running = "MLflow is running already" if taken else "Runs in MLflow"
+    print(f"{running}: {address}{RUNS.format(experiment)}", flush=True)
+    if not (remote or taken):
         server = f"-m mlflow server --host 127.0.0.1 --port {port} --workers 1 --backend-store-uri".split()
         os.execv(sys.executable, [sys.executable, *server, uri])

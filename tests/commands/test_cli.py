@@ -1,6 +1,7 @@
 """The command line: its commands, messages, exit codes, and what it imports."""
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -46,8 +47,25 @@ def test_the_commands_are_those_of_the_workflow_and_those_for_people(capsys):
 def test_what_is_no_command_or_option_is_said(capsys):
     assert main(["evalute", "--config", "study.yaml"]) == 2
     assert "No such command 'evalute'" in capsys.readouterr().err
+    assert main(["anatomy", "rollouts"]) == 2
+    assert "'anatomy' is part of the lab: `pip install ./lab`" in capsys.readouterr().err
     assert main(["plan", "config.yaml", "--devise", "cpu"]) == 2
     assert "--device" in capsys.readouterr().err
+
+
+def test_setup_names_the_versions_of_python_that_it_needs(root, tmp_path):
+    """Before anything is installed, in a folder with a space in its name."""
+    home = tmp_path / "a copy"
+    (home / "requirements").mkdir(parents=True)
+    for name in ("Makefile", "pyproject.toml", "requirements/cpu.lock"):
+        shutil.copy(root / name, home / name)
+    other = tmp_path / "python"
+    other.write_text("#!/bin/sh\nexit 1\n")  # what another version answers to the first question
+    other.chmod(0o755)
+    command = ["make", "setup", f"PYTHON={other}", "FLAVOUR=cpu"]
+    done = subprocess.run(command, cwd=home, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "is not Python 3.11 or 3.12; name one that is: make setup PYTHON=" in done.stderr
+    assert not (home / ".venv").exists()
 
 
 def test_several_words_may_follow_an_option():

@@ -108,7 +108,8 @@ def test_seeds_that_a_margin_needs(tmp_path, monkeypatch):
         pair=SimpleNamespace(arm=arm), identical=False, auc=found, sampled=None, greedy=student([1.0])
     )
     same = SimpleNamespace(pair=one.pair, identical=True, auc=student([0.0, 0.0]), sampled=None, greedy=None)
-    monkeypatch.setattr(contrasts, "contrasts", lambda _: [one, same])
+    equal = SimpleNamespace(pair=one.pair, identical=False, auc=student([2.0, 2.0]), sampled=None, greedy=None)
+    monkeypatch.setattr(contrasts, "contrasts", lambda _: [one, same, equal])  # two equal differences have no spread
     planned = {"methods": ["token", "sequence", "none"], "reference": "token", "margin": 3.0}
     study = small_study(seeds=[0, 1], experiments={"headline": planned})
     plan, results = estimate(study, "cpu"), StudyResults(tmp_path, study)

@@ -182,6 +182,21 @@ def test_a_sweep_shows_final_accuracy_by_value(tmp_path):
     assert [float(y) for y in axes.lines[0].get_ydata()] == pytest.approx([50, 75, 50])
 
 
+def test_the_average_leaves_out_a_benchmark_that_says_so(tmp_path):
+    """The one left out is wrong on all problems."""
+    benchmarks = [
+        {"name": name, "source": name, "size": 12, "average": name == "count"} for name in ("count", "largest")
+    ]
+    results = made(tmp_path, {}, evaluation={"benchmarks": benchmarks})
+    for record in tmp_path.glob("runs/tepo/*/evaluation/records.json"):
+        content = json.loads(record.read_text())
+        content["records"][1]["per_problem"] = [0.0] * 12
+        change(record, content)
+    frame, _ = table("results", results)
+    means = frame[frame["arm"] == "tepo"].set_index("benchmark")["mean"]
+    assert dict(means) == pytest.approx({"count": 50, "largest": 0, "average": 50})
+
+
 def test_headline_figures_show_the_study_s_own_updates(tmp_path):
     results = made(tmp_path, {})
     assert headline(results.study) == ["grpo", "dapo", "tepo"]

@@ -8,9 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +62,8 @@ class Training:
         self.later.rename(self.run.summary)
 
     def log(self, status: str = "RUNNING") -> str:
-        return tracking.log_run(*tracking.connect(self.results.folder, self.results.study), self.run, status)
+        study = self.results.study
+        return tracking.log_run(*tracking.connect(self.results.folder, study), study, self.run, status)
 
     def live(self, **section: Any) -> Any:
         study = self.results.study.model_copy(update={"tracking": Tracking(uri=self.uri, **section)})
@@ -231,6 +234,30 @@ def smoke(empty_store, root, tmp_path, monkeypatch):
     study = load_study(root / "tests/support/every_stage.yaml")
     headline = {"experiments": {"headline": study.experiments["headline"]}}
     return StudyResults(make_up(study.model_copy(update=headline), tmp_path / "smoke", {}))
+
+
+class Healthy(BaseHTTPRequestHandler):
+    """Answers like MLflow's server."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"OK")
+
+
+def test_ui_says_that_mlflow_is_running_or_that_another_program_is(smoke, capsys, monkeypatch):
+    monkeypatch.setattr(tracking.os, "execv", lambda *_: pytest.fail("a second server is started"))
+    with HTTPServer(("127.0.0.1", 0), Healthy) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        tracking.serve(smoke.folder, smoke.study, running.server_port)
+        running.shutdown()
+        assert f"MLflow is running already: http://127.0.0.1:{running.server_port}/#/exp" in capsys.readouterr().out
+    view = json.loads(store_of(smoke).client.get_experiment_by_name("smoke").tags["mlflow.sharedViewState.policygrain"])
+    assert view["groupBy"]["groupByKeys"] == [{"mode": "tag", "groupByData": "arm"}]
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        monkeypatch.setattr(tracking, "urlopen", lambda *_, **__: (_ for _ in ()).throw(OSError))
+        with pytest.raises(UserError, match="is used by another program"):
+            tracking.serve(smoke.folder, smoke.study, other.getsockname()[1])
 
 
 def store_of(results: StudyResults) -> Store:

@@ -51,6 +51,8 @@ if "slow" in asked and "--resume" not in asked:
     time.sleep(60)
 if "modelless" not in asked:
     shutil.copytree(start, out / "final", dirs_exist_ok=True)
+if "cut" in asked:
+    os.truncate(out / "final" / "model.safetensors", 1000)
 if "broken" in asked:
     (out / "final" / "config.json").unlink()
 """
@@ -130,6 +132,7 @@ def test_a_wrong_name_of_a_metric_costs_no_second_training(made, folder):
         ("percent", r"accuracy is (25|50) at step [24]; a share"),
         ("modelless", r"training.model: .*final has no config.json"),
         ("broken", r"training.model: .*final has no config.json"),
+        ("cut", r"training.model: .*model.safetensors cannot be read as weights"),
     ],
 )
 def test_what_a_script_did_not_do_is_one_message(asked, message, made, folder):
@@ -179,12 +182,14 @@ def test_a_script_that_is_stopped_is_told_to_resume(made, folder, monkeypatch):
         ({"training": {"command": "train ${HOME} {out}"}}, r"nothing is called \{HOME\}.*twice"),
         ({"training": {"command": "train {out"}}, r"training.command: .*twice"),
         ({"training": {"command": "train {seed} {out}"}}, r"Add \{start\}"),
-        ({"training": {"command": "train {seed} {start}"}}, r"is the same for mine/seed0 and grpo/seed0"),
+        ({"training": {"command": "train {seed} {start}"}}, r"must contain \{out\}"),
+        ({"training": {"command": "train {seed} {start} {out}"}}, r"is the same for mine/seed0 and grpo/seed0"),
         (
-            {"training": {"command": "train {method} {start}"}, "seeds": [0, 1]},
+            {"training": {"command": "train {method} {start} {out}"}, "seeds": [0, 1]},
             r"the same for mine/seed0 and mine/seed1",
         ),
         ({"training": {"model": "final"}}, r"training.model: must be in \{out\}"),
+        ({"training": {"model": "{out}/../final"}}, r"training.model: must be in \{out\}"),
         ({"training": {"logs": {"file": "log.csv", "format": "csv"}}}, r"training.logs.file: must be in \{out\}"),
         ({"training": {"model": None}}, r"training.model: names no model, so set `evaluate: false`"),
         ({"methods": {"mine": {"clip": {"low": 0.1}}}}, r"methods.mine: the command does not read clip"),

@@ -30,7 +30,7 @@ try:
         except UserError:
             if not workflow.output_settings.dryrun:
                 raise
-except UserError as error:
+except (UserError, OSError) as error:  # OSError: a full disk
     sys.exit(f"policygrain: {error}")
 
 os.environ[PARENT] = str(os.getpid())

@@ -46,9 +46,9 @@ def _evaluations(results: StudyResults, arm: str) -> pd.DataFrame:
 def final_accuracy(
     results: StudyResults, arm: str, *benchmarks: str, column: str = "per_problem", clean: bool = False
 ) -> Estimate:
-    """Accuracy of the final models of an arm in percent, mean over these benchmarks, by default all; as of `scores`."""
+    """Accuracy of the final models of an arm in percent, mean over these benchmarks, by default those averaged."""
     found = statistics.accuracy(
-        [results.scores(arm, name, clean, column) for name in benchmarks or results.benchmarks], unit_of(results.study)
+        [results.scores(arm, name, clean, column) for name in benchmarks or results.averaged], unit_of(results.study)
     )
     return found._replace(mean=100 * found.mean, low=100 * found.low, high=100 * found.high)
 
@@ -61,7 +61,7 @@ def accuracy_difference(
     The initial model, as ``than``, has the same scores for every seed that begins from it. NoResults if no seed has
     both.
     """
-    names = list(benchmarks or results.benchmarks)
+    names = list(benchmarks or results.averaged)
     one, two = (
         _evaluations(results, name).pivot(index="seed", columns="benchmark", values=column)[names].dropna()
         for name in (arm, than)

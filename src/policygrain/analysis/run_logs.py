@@ -201,8 +201,8 @@ def _inside(folder: Path) -> Path:
     if states := [*folder.glob("checkpoint-*/trainer_state.json"), *folder.glob("trainer_state.json")]:
         return max(states, key=lambda state: read_json(state, "Was it cut off?").get("global_step", 0))
     files = sorted(file for kind in ("jsonl", "csv") for file in folder.glob(f"*.{kind}"))
-    if len(files) == 1:
-        return files[0]
+    if (own := folder / "metrics.jsonl") in files or len(files) == 1:  # of a run of this package, or the only one
+        return own if own in files else files[0]
     if _mlflow_store(folder) or _event_folders(folder):
         return folder
     names = ", ".join(file.name for file in files)

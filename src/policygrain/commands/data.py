@@ -221,6 +221,10 @@ def claim(
     check_out(figure)
     if auc and last > 1:
         raise UserError("--last: --auc is another endpoint; leave one of them out.")
+    if as_json and table is not None:
+        raise UserError("--table: --json is another output; leave one of them out.")
+    if fail_unless == "smaller" and margin is None:
+        raise UserError("--fail-unless smaller: a difference is smaller than a margin; set --margin.")
     for name, number in (("margin", margin), ("until", until)):
         if number is not None and not math.isfinite(number):
             raise UserError(f"--{name}: {number} is not a finite number.")

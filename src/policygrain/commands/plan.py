@@ -203,7 +203,7 @@ def power_text(plan: Mapping[str, Any], study: Study, results: StudyResults) -> 
         settings = ", ".join(f"{key} {value}" for key, value in contrast.pair.arm.settings) or "the study's"
         for endpoint in ("auc", "sampled", "greedy"):
             difference = getattr(contrast, endpoint)
-            if difference is not None and difference.n > 1:
+            if difference is not None and difference.n > 1 and math.isfinite(difference.spread):
                 found[settings, endpoint].append(difference)
     if not found:
         raise UserError(f"--power: no comparison in {results.folder.path} has two seeds.")

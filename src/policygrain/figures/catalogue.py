@@ -66,7 +66,7 @@ def draw(name: str, results: StudyResults, out: Path | None = None) -> None:
 def benchmarks(results: StudyResults, shown: Sequence[str]) -> Figure:
     """Accuracy of the initial model and the headline methods, by benchmark and on average (TEPO's figure 1)."""
     arms, arm_looks = [START, *shown], looks(results.study)
-    of = [[name] for name in results.benchmarks] + [results.benchmarks]  # the last one is the average
+    of = [[name] for name in results.benchmarks] + [results.averaged]  # the last one is the average
     figure, (axes,) = panels(1, 1, 2.4, PAGE)
     for i, arm in enumerate(arms):
         points(

@@ -54,7 +54,7 @@ def decodings(results: StudyResults) -> list[str]:
 
 
 def overview(results: StudyResults) -> Part:
-    """A row per evaluated arm: accuracy over all benchmarks, and tokens per sampled response."""
+    """A row per evaluated arm: accuracy over the averaged benchmarks, and tokens per sampled response."""
     rows, counts = [], {}
     for arm in evaluated(results):
         found = [measures.final_accuracy(results, arm, column=column) for column in decodings(results)]
@@ -63,7 +63,7 @@ def overview(results: StudyResults) -> Part:
         rows.append([name_of(results, arm), *cells, *[""] * (2 - len(cells)), f"{tokens:.0f}"])
         counts[found[0].n] = found[0].unit
     over = f"± 95% over {' or '.join(map(str, sorted(counts)))} {next(iter(counts.values()))}"
-    names = results.benchmarks
+    names = results.averaged
     benchmarks = f"{len(names)} benchmarks" if len(names) > 1 else names[0]
     header = ("accuracy in percent", "sampled", "greedy", "tokens")
     return Part(header, rows, f"Mean of {benchmarks}, {over}; tokens per sampled response.")
@@ -74,7 +74,7 @@ def results_table(results: StudyResults) -> tuple[pd.DataFrame, list[Part]]:
     if not results.matrix.evaluated:
         return NOT_EVALUATED
     arms, names = evaluated(results), results.benchmarks
-    columns = {b: [b] for b in names} | {"average": names}
+    columns = {b: [b] for b in names} | {"average": results.averaged}
     sampled, *greedy = (
         {(arm, b): measures.final_accuracy(results, arm, *of, column=c) for arm in arms for b, of in columns.items()}
         for c in decodings(results)

@@ -334,6 +334,7 @@ class Benchmark(Section):
         "how the answer is extracted from a response; null: as in the study",
     )
     sampling: Sampling | None = Field(None, description="sampling parameters; null: those of `evaluation`")
+    average: bool = key(("figures", "tracking"), True, "whether the average over the benchmarks counts it")
 
 
 def distinct_names(benchmarks: list[Benchmark]) -> list[Benchmark]:

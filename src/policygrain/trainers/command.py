@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shlex
 import shutil
 import string
@@ -17,6 +18,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from safetensors import SafetensorError, safe_open
 
 from .. import digests
 from ..analysis.run_logs import steps_of_log
@@ -104,7 +107,16 @@ def take_model(study: Study, model: Path, run: RunFolder) -> None:
             f"training.model: the command ended, and {model} has no {missing[0]}. Save model and tokenizer there with "
             "`save_pretrained`, adapters merged."
         )
-    PromptRenderer(load_tokenizer(str(model)), study.prompt).ids("")
+    for weights in model.glob("*.safetensors"):
+        try:
+            with safe_open(weights, "pt"):  # reads where each tensor is, and that the file is complete
+                pass
+        except (OSError, SafetensorError) as error:
+            raise UserError(f"training.model: {weights} cannot be read as weights ({error}).") from error
+    try:
+        PromptRenderer(load_tokenizer(str(model)), study.prompt).ids("")
+    except UserError as error:
+        raise UserError(f"training.model: {error}") from error
     with model_folder(run.model, again="it starts the command again") as into:
         shutil.copytree(model, into)
 
@@ -233,10 +245,12 @@ def check_command(study: Study, arm: Arm) -> None:
     values = placeholders(study, arm, 0, study.model.start, DataFolder(Path()), RunFolder(Path()))
     command, file, model = str(settings.command), settings.logs.file, settings.model or "{out}"  # type: ignore[union-attr]
     for key, text in (("command", command), ("logs.file", file), ("model", model)):
-        filled(text, values, where=f"training.{key}")
-        if key != "command" and "out" not in names_in(text, key):
+        path = os.path.normpath(filled(text, values, where=f"training.{key}"))
+        if key != "command" and not Path(path).is_relative_to(values["out"]):
             raise UserError(f"training.{key}: must be in {{out}}, so that each run has its own.")
     used = names_in(command, "training.command")
+    if "out" not in used:
+        raise UserError("training.command: must contain {out}, the folder of a run: no two runs write the same files.")
     _check_keys(study, arm, used)
     _check_method(study, arm)
     if study.model.is_made and "start" not in used:

@@ -73,6 +73,8 @@ def _line(error: Mapping[str, Any], where: str) -> str:
     if kind == "literal_error" and isinstance(value, str):
         known = re.findall(r"'([^']*)'", error["ctx"]["expected"])
         return f"{where}: {value!r} is not a valid value.{did_you_mean(value, known)}"
+    if kind == "list_type" and isinstance(value, str | int | float):
+        return f"{where}: must be a list, such as [{value}]."
     if kind == "string_type" and isinstance(value, bool):
         return f"{where}: must be text; YAML reads on, off, yes and no as true and false, so quote it."
     return f"{where}: {error['msg']} (got {reprlib.repr(value)})."

@@ -92,13 +92,13 @@ def make_batch(
     needs, place, every = method.needs, policy.model.device, len(rollouts)
     by_engine, number = settings.old_log_probs == "engine", torch.arange(every) // settings.group  # of the group
     quarter = settings.group * math.ceil(every / settings.group / 4)
-    scored = torch.ones(every, dtype=torch.bool)
+    scored = torch.ones(every, dtype=torch.bool)  # rows that the trainer scores here
     if by_engine and not reads_old_policy(method):
         scored[quarter:] = False
     elif current:
-        scored[[*current]], recorded_groups = False, number % 4 == 0  # by the engine, without dynamic sampling
-        if not (scored & recorded_groups).any():
-            scored |= recorded_groups
+        scored[[*current]], by_both = False, number % 4 == 0  # of the engine's, without dynamic sampling
+        if not (scored & by_both).any():
+            scored |= by_both
     lengths = torch.tensor([len(r.ids) for r in rollouts])
     mask = torch.arange(width_of(rollouts)) < lengths.unsqueeze(1)
     recorded = torch.full(mask.shape, math.nan)
@@ -160,7 +160,9 @@ def make_batch(
     of_old, of_both = (mask & x.to(place).unsqueeze(1) for x in (scored, scored & with_reference))
     metrics |= _of_policies(old, reference, engine, of_old, of_both) | _of_correction(method, tokens, engine)
     if current:
-        metrics["current_share"] = float(lengths[[*current]].sum() / lengths.sum())
+        # Of the tokens: what is not scored here; all, where the update scores all.
+        left = lengths.sum() if len(current) == every else lengths[~scored].sum()
+        metrics["current_share"] = float(left / lengths.sum())
     return Batch(rollouts, tokens, tuple(current)), metrics
 
 

@@ -1,6 +1,4 @@
-"""Writes the tables and figures of the pages in this folder from ``records/``; `encode.py` describes those files.
-
-    python tables.py
+"""`python tables.py` writes the tables and figures of the pages here from ``records/``, which `encode.py` describes.
 
 A page has its table between `<!-- table -->` and `<!-- end -->`. Differences are paired by seed, averaged over the
 seeds of an initial model, and tested by Student's t over initial models.
@@ -68,7 +66,7 @@ def endpoint(study: str, name: str) -> pd.Series:
         last = rows.groupby("arm")["step"].transform("max").clip(upper=4 if name == EARLY else None)
         return 100 * rows[rows["step"] == last].set_index(["arm", "seed"])[column]
     curves = table[table["measure"] == "run"].sort_values("step").groupby(["arm", "seed"])
-    if name in (AUC, LENGTHS):  # validation accuracy and length of responses, means over all training steps
+    if name in (AUC, LENGTHS):  # means over all training steps
         column, scale = ("accuracy", 100) if name == AUC else ("length", 1)
         return scale * curves[["step", column]].apply(lambda c: np.trapezoid(c[column], c.step) / np.ptp(c.step))
     if name == EQUAL:
@@ -97,7 +95,7 @@ def at_equal_length(study: str) -> pd.Series:
     both = pd.DataFrame({"auc": endpoint(study, AUC), "length": endpoint(study, LENGTHS)})
     setting = both.index.get_level_values("arm").str.partition("+").get_level_values(2)
     centred = both - both.groupby([setting, both.index.get_level_values("seed")]).transform("mean")
-    slope = centred.groupby(setting).apply(lambda c: (c.auc * c.length).sum() / (c.length**2).sum())
+    slope = centred.groupby(setting).apply(lambda c: (c.auc * c.length).sum() / ((c.length**2).sum() or np.nan))
     return both.auc - slope.reindex(setting).to_numpy() * both.length
 
 
@@ -143,6 +141,8 @@ def difference(row: Row, name: str) -> Difference | None:
     for study in row.studies:
         found = []
         for arm, reference in row.pairs:
+            if name == EQUAL and arm.partition("+")[2] != reference.partition("+")[2]:
+                return None  # of one setting alone
             one = of_arm(study, name, arm)
             found.append((one - of_arm(study, name, reference, one.index)).dropna())
         values += units(study, pd.concat(found, axis=1).mean(axis=1))
@@ -294,7 +294,7 @@ def page_with_table(name: str) -> str:
 if __name__ == "__main__":
     plt.rcParams.update({"font.size": 8, "axes.spines.top": False, "axes.spines.right": False})
     (HERE / "figures").mkdir(exist_ok=True)
-    for page, spec in SPEC["pages"].items():
+    for page, shown in ((page, spec["figure"]) for page, spec in SPEC["pages"].items()):
         (HERE / f"{page}.md").write_text(page_with_table(page), encoding="utf-8")
-        figure = widths() if spec["figure"] == "widths" else forest(page, spec["figure"])
+        figure = widths() if shown == "widths" else forest(page, shown)
         figure.savefig(HERE / "figures" / f"{page}.png", dpi=130, metadata={"Software": None})

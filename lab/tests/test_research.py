@@ -83,10 +83,10 @@ def test_ten_numbers_of_the_pages():
     recipes_greedy = greedy("recipes")
     clip, clip_twice = cells("old-rollouts", "48 old, 2e-4", "token clip − token"), "token_clip" + OLD16 + TWICE
     assert clip[0] == text(night["token_clip" + OLD48] - night["token" + OLD48])
-    assert clip[2] == text(night_greedy["token_clip" + OLD48] - night_greedy["token" + OLD48])
+    assert clip[3] == text(night_greedy["token_clip" + OLD48] - night_greedy["token" + OLD48])
     twice = cells("old-rollouts", "16 old, 4e-4", "token clip − token")
     assert twice[0] == text(night[clip_twice] - night["token" + OLD16 + TWICE])
-    assert twice[2] == text(night_greedy[clip_twice] - night_greedy["token" + OLD16 + TWICE])
+    assert twice[3] == text(night_greedy[clip_twice] - night_greedy["token" + OLD16 + TWICE])
     tepo = cells("presets", "one sampler", "TEPO − GRPO")
     assert tepo[0] == text(recipes["tepo"] - recipes["grpo"])
     assert tepo[2] == text(recipes_greedy["tepo"] - recipes_greedy["grpo"])
@@ -99,6 +99,22 @@ def test_ten_numbers_of_the_pages():
     for values, published in ((lengths, "0.97"), (recipes_greedy.mean(), "0.42")):
         correlation = np.corrcoef(recipes.mean()[one_sampler], values[one_sampler])[0, 1]
         assert f"{correlation:.2f}" == published and published in (RESEARCH / "presets.md").read_text()
+
+
+def test_own_ranges_are_chosen_on_the_other_half_of_the_models():
+    """The token ratio's clip and the block ratio's, 48 old, at 2e-4, and how far AUC goes with length."""
+    auc, final = area(runs("width")), greedy("width")
+    sides = {}
+    for kind in ("token", "block"):
+        arms = [arm for arm in auc.columns if arm.startswith(kind) and arm.endswith(OLD48)]
+        halves = [auc.index[:8], auc.index[8:]]
+        best = {half[0]: auc.loc[half, arms].mean().idxmax() for half in halves}
+        chosen = [(half, best[other[0]]) for half, other in (halves, halves[::-1])]
+        sides[kind] = [pd.concat([table.loc[half, arm] for half, arm in chosen]) for table in (auc, final)]
+    found = cells("old-rollouts", "own ranges, 48 old, 2e-4", "block clip − token clip")
+    differences = [block - token for block, token in zip(sides["block"], sides["token"], strict=True)]
+    assert [found[0], found[3]] == [text(values) for values in differences]
+    assert abs(np.mean(differences[0])) < 1
 
 
 def test_collapses_of_the_first_page():

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from transformers import AutoProcessor, AutoTokenizer
 
 from policygrain.data.families import CHARACTERS, EOS, FAMILIES, demonstrations, generate
+from policygrain.data.families import ENGLISH as families_in_english
 from policygrain.model import tiny
 from policygrain.model.loading import load_tokenizer
 from policygrain.model.tiny import Muon
 
 from ..support.engines import save_tiny
 
-ENGLISH = ("plain_sum", "word_problem")  # for pretrained models: they have capital letters
+ENGLISH = {family.__name__ for family in families_in_english}  # for pretrained models: they have capital letters
 CHARACTER = tiny.character_tokenizer()
 
 

@@ -1,8 +1,5 @@
 # PolicyGrain: problems → initial models → training → evaluation → figures and tables → report, MLflow.
 # `snakemake all` runs config.yaml; `snakemake all --configfile studies/NAME.yaml` another study.
-from snakemake.utils import min_version
-
-min_version("9.27")
 
 
 report: "workflow/report/study.rst"
@@ -42,7 +39,3 @@ rule figures:
     input:
         FIGURES,
         TABLES,
-
-
-onsuccess:
-    print(f"The results are in results/{STUDY.name}.", file=sys.stderr)

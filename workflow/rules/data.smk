@@ -19,11 +19,7 @@ rule benchmarks:
         settings="results/{study}/settings/benchmarks.json",
         train="results/{study}/data/train.jsonl",
     output:
-        expand(
-            "results/{study}/data/benchmarks/{benchmark}.jsonl",
-            benchmark=[benchmark.name for benchmark in STUDY.evaluation.benchmarks],
-            allow_missing=True,
-        ),
+        expand("results/{study}/data/benchmarks/{name}.jsonl", name=BENCHMARK_NAMES, allow_missing=True),
         contamination="results/{study}/data/contamination.json",
     log:
         "results/{study}/logs/benchmarks.log",

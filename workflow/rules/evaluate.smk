@@ -1,43 +1,25 @@
-# The models of an arm, or the initial models (`start`), in one engine. `models` are their records, and the models are in the
-# same folders; so are, afterwards, the responses.
+# The models of an arm, or the initial models (`start`), in one engine: a job per arm. With `evaluation.after_training` the
+# processes that train have evaluated, and one job evaluates the initial models and records all arms.
+ARMS = (STUDY.evaluation.after_training and EVALUATED) or ["{arm}"]
+
+
+# `models` are records of models, which are in the same folders; so are, afterwards, the responses.
 rule evaluate:
     input:
         settings="results/{study}/settings/evaluation.json",
         benchmarks=BENCHMARKS,
-        models=lambda w: (initial_models(STUDY.seeds) if w.arm == START else runs_of(w.arm)),
+        models=lambda w: [
+            *initial_models(STUDY.seeds if w.get("arm", START) == START else []),
+            *summaries(run for run in MATRIX.evaluated if run.arm == w.get("arm", run.arm)),
+        ],
     output:
-        "results/{study}/evaluation/{arm}.json",
+        expand("results/{study}/evaluation/{arm}.json", arm=ARMS, allow_missing=True),
     log:
-        "results/{study}/logs/evaluate/{arm}.log",
+        expand("results/{study}/logs/evaluate/{arm}.log", arm=ARMS[:1], allow_missing=True),
     params:
-        arms=lambda w: [w.arm],
+        arms=lambda w: [w.get("arm", arm) for arm in ARMS],
     message:
         "evaluate {params.arms}"
     shell:
         "exec {POLICYGRAIN} evaluate --config results/{wildcards.study}/study.yaml --arms {params.arms:q}"
         " > {log:q} 2>&1"
-
-
-if STUDY.evaluation.after_training and EVALUATED:
-
-    # The processes that train have evaluated: one process evaluates the initial models, and records all arms.
-    use rule evaluate as evaluate_all with:
-        input:
-            settings="results/{study}/settings/evaluation.json",
-            benchmarks=BENCHMARKS,
-            models=[
-                *initial_models(STUDY.seeds),
-                *(run for arm in EVALUATED for run in runs_of(arm)),
-            ],
-        output:
-            expand(
-                "results/{study}/evaluation/{arm}.json",
-                arm=EVALUATED,
-                allow_missing=True,
-            ),
-        log:
-            "results/{study}/logs/evaluate.log",
-        params:
-            arms=EVALUATED,
-
-    ruleorder: evaluate_all > evaluate

@@ -1,19 +1,11 @@
 # Figures and tables read records alone, see src/policygrain/figures/.
-
-
 rule figure:
     input:
         settings="results/{study}/settings/figures/{figure}.json",
         records=RECORDS,
     output:
-        pdf="results/{study}/figures/{figure}.pdf",
-        svg="results/{study}/figures/{figure}.svg",
-        png=report(
-            "results/{study}/figures/{figure}.png",
-            caption="../report/{figure}.rst",
-            category="Figures",
-            labels={"figure": "{figure}"},
-        ),
+        multiext("results/{study}/figures/{figure}", ".pdf", ".svg"),
+        report("results/{study}/figures/{figure}.png", caption="../report/{figure}.rst", category="Figures"),
     log:
         "results/{study}/logs/figures/{figure}.log",
     message:
@@ -27,23 +19,14 @@ rule tables:
         settings="results/{study}/settings/tables.json",
         records=RECORDS,
     output:
-        report(
-            expand(
-                "results/{study}/tables/{table}.csv",
-                table=TABLE_NAMES,
-                allow_missing=True,
-            ),
-            category="Tables",
-        ),
+        report(expand("results/{study}/tables/{table}.csv", table=TABLE_NAMES, allow_missing=True), category="Tables"),
         expand("results/{study}/tables/{table}.{suffix}", table=TABLE_NAMES, suffix=["md", "tex"], allow_missing=True),
     log:
         "results/{study}/logs/tables.log",
-    params:
-        tables=TABLE_NAMES,
     message:
         "write the tables"
     shell:
-        "exec {POLICYGRAIN} figure {params.tables} --config results/{wildcards.study}/study.yaml > {log:q} 2>&1"
+        "exec {POLICYGRAIN} figure {TABLE_NAMES} --config results/{wildcards.study}/study.yaml > {log:q} 2>&1"
 
 
 # The study as one page. (`snakemake --report report.zip` makes Snakemake's own, with the jobs.)
@@ -57,12 +40,11 @@ rule report_page:
         "results/{study}/report.html",
     log:
         "results/{study}/logs/report.log",
-    params:
-        captions=lambda w, input: Path(input.captions[0]).parent,
     message:
         "write the report"
     shell:
-        "exec {POLICYGRAIN} report --config results/{wildcards.study}/study.yaml --captions {params.captions:q}"
+        "exec {POLICYGRAIN} report --config results/{wildcards.study}/study.yaml"
+        " --captions $(dirname {input.captions[0]:q})"
         " > {log:q} 2>&1"
 
 

@@ -3,18 +3,49 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import sys
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from ..data.sources import source_digests
 from ..errors import UserError
 from ..files import atomic_text, lock
 from ..hub import identity
 from ..paths import StudyFolder
-from ..study import Study, study_text
+from ..study import Study, load_study, study_text
 from ..study.dependencies import stage_settings
+from .app import PARENT
 
+if TYPE_CHECKING:
+    from snakemake.workflow import Workflow
+
+POLICYGRAIN = f"{shlex.quote(sys.executable)} -m policygrain.cli"  # with the interpreter that runs Snakemake
 HELD: list[IO[str]] = []  # the lock of this process's study, open until it ends
+
+
+def open_study(workflow: Workflow) -> Study:
+    """The study of a workflow; in the main process it is locked, and the settings of its stages are written.
+
+    It is locked until Snakemake ends, so a second one cannot change settings under the jobs of the first. Exits with a
+    message if the study cannot be read, or is being run already and this is no dry run.
+    """
+    # Not Snakemake's `config`: it reads 1e-5 as text, and of a repeated key the last value.
+    given = workflow.config_settings
+    try:
+        study = load_study(*(given.configfiles or ["config.yaml"]), changes=given.config)
+        if workflow.is_main_process:
+            try:
+                lock_study(folder := StudyFolder(Path("results") / study.name))
+                write_settings(study, folder)
+            except UserError:
+                if not workflow.output_settings.dryrun:
+                    raise
+    except (UserError, OSError) as error:  # OSError: a full disk
+        sys.exit(f"policygrain: {error}")
+    os.environ[PARENT] = str(os.getpid())
+    return study
 
 
 def lock_study(folder: StudyFolder) -> None:

@@ -8,12 +8,12 @@ import pytest
 import yaml
 
 from policygrain.cli import main
+from policygrain.commands.check import check_tuning
 from policygrain.data.sets import SETS, sampling_of
 from policygrain.errors import UserError
 from policygrain.merging import merge
 from policygrain.study import load_study, parse_study
-from policygrain.study.comparable import check_comparisons, check_tuning, different_parts, pairs
-from policygrain.study.runs import run_matrix
+from policygrain.study.runs import check_comparisons, different_parts, pairs, run_matrix
 
 from ..support.small import SMALL, small_study, write_study
 

@@ -28,7 +28,7 @@ from policygrain.paths import DataFolder, RunFolder
 from policygrain.provenance import seed_of
 from policygrain.results import run_metrics, run_summary, run_timings
 from policygrain.study import Study
-from policygrain.study.comparable import different_parts
+from policygrain.study.runs import different_parts
 from policygrain.study.schema import Training
 from policygrain.train.batch import minibatches
 from policygrain.train.rollouts import PromptStream

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import UserError
-from ..study.comparable import Pair, pairs
+from ..study.runs import Pair, pairs
 from . import measures
 from .statistics import LEVEL, Difference, holm
 

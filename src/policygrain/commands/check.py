@@ -18,9 +18,9 @@ from ..figures.shown import check_figures
 from ..files import read_json
 from ..grading.sandbox import isolation
 from ..hub import config_of
-from ..study import Study
-from ..study.comparable import check_comparisons, check_tuning
-from ..study.runs import methods_of, run_matrix
+from ..study import Study, load_study
+from ..study.dependencies import start_seeds
+from ..study.runs import RULE, check_comparisons, methods_of, run_matrix
 from ..trainers.check import check_trainers, trainer_notes
 
 SOME = 60  # problems that are checked of each synthetic family
@@ -43,7 +43,7 @@ def check_study(study: Study) -> None:
             raise UserError("model.sft: fine-tunes a pretrained model; for start: tiny use model.warm_start.")
     families_to_demonstrate(study)
     _check_problems(study)
-    _check_lengths(study, _context(study))
+    _check_lengths(study)
     for note in notes(study):
         print(f"policygrain: note: {note}", file=sys.stderr)
 
@@ -55,8 +55,7 @@ def notes(study: Study) -> list[str]:
     for source in study.data.train:
         if source not in FAMILIES and (count := len(load(source, study.data.root, needed))) < needed:
             messages.append(
-                f"data.train: {source} has {count} problems, fewer than train_size + validation_size ({needed}); all "
-                "are used."
+                f"data.train: {source} has {count} problems, fewer than train_size + validation_size ({needed})."
             )
     arms = run_matrix(study).arms
     trained = [arm.training for arm in arms.values() if arm.training.trainer != "command"]
@@ -65,8 +64,7 @@ def notes(study: Study) -> list[str]:
             "training.updates_per_batch and training.epochs are 1 in all arms, and training.off_policy_steps is 0: all "
             "importance ratios are 1, and methods that differ only in the ratio or clip are the same."
         )
-    stale = [name for name, arm in arms.items() if 4 * arm.training.off_policy_steps >= arm.training.steps]
-    if stale:
+    if stale := [name for name, arm in arms.items() if 4 * arm.training.off_policy_steps >= arm.training.steps]:
         messages.append(
             f"training.off_policy_steps: in {stale[0]} a quarter of the batches or more are sampled by the initial "
             "model, and age is not constant; train more steps."
@@ -77,9 +75,8 @@ def notes(study: Study) -> list[str]:
 def _check_problems(study: Study) -> None:
     """Read all problems. UserError for an invalid line, or if problems have tests and this machine has no sandbox."""
     data = study.data
-    keys = {b.source: f"evaluation.benchmarks: {b.name}" for b in study.evaluation.benchmarks}
-    for source in dict.fromkeys([*data.train, *keys]):
-        where = "data.train" if source in data.train else keys[source]
+    places = {b.source: f"evaluation.benchmarks: {b.name}" for b in study.evaluation.benchmarks}
+    for source, where in (places | dict.fromkeys(data.train, "data.train")).items():
         if source in FAMILIES:
             problems = generate(source, "train", SOME, data.seed, data.levels)
         else:
@@ -97,32 +94,54 @@ def _check_problems(study: Study) -> None:
 
 def _context(study: Study) -> int | None:
     """The initial model's context length in tokens, None if unknown. UserError if the model is not found."""
-    start = study.model.start
-    if start == "tiny":
+    if study.model.start == "tiny":
         return study.model.tiny.context
-    folder = Path(start)
-    if folder.is_dir():
-        for name in ("config.json", "tokenizer_config.json"):
-            if not (folder / name).is_file():
-                raise UserError(f"model.start: {folder} is not a model with a tokenizer: {name} is missing.")
+    folder = Path(study.model.start)
+    for name in ("config.json", "tokenizer_config.json"):
+        if folder.is_dir() and not (folder / name).is_file():
+            raise UserError(f"model.start: {folder} is not a model with a tokenizer: {name} is missing.")
     try:
-        config = read_json(config_of(start, study.model.revision), "Download the model again.")
+        config = read_json(config_of(study.model.start, study.model.revision), "Download the model again.")
     except UserError as error:
         raise UserError(f"model.start: {error}") from error
     context = config.get("text_config", config).get("max_position_embeddings")
     return context if isinstance(context, int) else None
 
 
-def _check_lengths(study: Study, context: int | None) -> None:
+def _check_lengths(study: Study) -> None:
     trained = [arm.training for arm in run_matrix(study).arms.values() if arm.training.trainer != "command"]
     lengths = {"training.max_tokens": max((training.max_tokens for training in trained), default=0)}
     for i, benchmark in enumerate(study.evaluation.benchmarks):
         lengths[f"evaluation.benchmarks[{i}].sampling.max_tokens"] = sampling_of(study, benchmark).max_tokens
+    context = _context(study)
     for key, length in lengths.items():
         if context is not None and length >= context:
-            raise UserError(
-                f"{key}: {length} tokens leave no room for a prompt in the model's context of {context} tokens."
-            )
+            raise UserError(f"{key}: {length} tokens leave no room for a prompt in the model's context of {context}.")
+
+
+def check_tuning(study: Study) -> None:
+    """UserError if this study shares problems, seeds or initial models of its own with a study in `tuned_on`.
+
+    A shared pretrained model is allowed, with a note by `policygrain check`.
+    """
+    for path in study.tuned_on:
+        try:
+            both = (study, load_study(path))
+        except UserError as error:
+            raise UserError(f"tuned_on: {error}") from error
+        problems = [one.data.train if one.data.seed == study.data.seed else [] for one in both]
+        trained = [sorted({run.seed for run in run_matrix(one).runs}) for one in both]
+        made = [start_seeds(one) if one.model.is_made else [] for one in both]
+        for reason, (mine, others) in (
+            (f"data.seed: {study.data.seed} makes the same problems (%s) for", problems),
+            ("seeds: training seeds %s belong to both", trained),
+            ("seeds: initial models %s belong to both", made),
+        ):
+            if shared := ", ".join(str(one) for one in mine if one in others):
+                raise UserError(
+                    f"{reason % shared} this study and {path}, which chose its settings (tuned_on). Choose other "
+                    f"values in one of them and run it again {RULE.format(4)}."
+                )
 
 
 # ---- what a cluster refuses, before jobs wait for it -----------------------------------------------------------------

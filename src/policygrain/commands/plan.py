@@ -24,9 +24,8 @@ from ..data.sets import SETS, data_root, sampling_of
 from ..data.sources import FAMILY_SIZE
 from ..errors import UserError, did_you_mean
 from ..files import read_json
-from ..study.comparable import pairs
 from ..study.dependencies import start_seeds
-from ..study.runs import Arm, run_matrix
+from ..study.runs import Arm, pairs, run_matrix
 from ..study.schema import Benchmark, Model, Study
 from ..text import columns, markdown_table
 

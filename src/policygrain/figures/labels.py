@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..objective import comparison_names, method, method_names
-from ..study.comparable import Pair, different_parts
-from ..study.runs import START
+from ..study.runs import START, Pair, different_parts
 
 if TYPE_CHECKING:
     from ..results import StudyResults

@@ -75,18 +75,16 @@ def _check_arm(arm: Arm) -> None:
         raise UserError(f"methods: {arm.name} has prediction heads, which need training.compute: float32.")
     if arm.method.sampler.corrects and arm.training.old_log_probs == "engine":
         raise UserError(
-            f"methods: with training.old_log_probs: engine, the corrections of {arm.name} (sampler.correction_cap, "
-            "sampler.rejection_high) have nothing to correct; set trainer."
+            f"methods: {arm.name} corrects (sampler.correction_cap, sampler.rejection_high) log-probabilities of the "
+            "trainer; set training.old_log_probs: trainer."
         )
     if (invalid := re.search(r"[^A-Za-z0-9_.+=-]", arm.name)) is not None:
         raise UserError(
-            f"vary: {arm.name!r} contains {invalid[0]!r} and cannot name a folder; only keys whose values are numbers "
-            "or words can be varied. Write one study per value instead."
+            f"vary: {arm.name!r} contains {invalid[0]!r} and cannot name a folder. Write one study per value instead."
         )
     if len(arm.name) > LONGEST_ARM:
         raise UserError(
-            f"vary: {arm.name!r} has {len(arm.name)} characters, too many to name a folder (at most {LONGEST_ARM}). "
-            "Vary fewer keys, or write one study per value."
+            f"vary: {arm.name!r} is too long to name a folder (at most {LONGEST_ARM} characters). Vary fewer keys."
         )
     if arm.name == START:
         raise UserError(f"methods: {START!r} is reserved for the initial models.")
@@ -137,9 +135,7 @@ def _with_base(data: Mapping[str, Any], path: Path, seen: tuple[Path, ...]) -> M
     if base_path in seen:
         raise UserError(f"{path}: base: {base!r} is a circular reference.")
     if "name" not in data:
-        raise UserError(
-            f"{path}: name: a study with a base needs a name of its own; otherwise both would use the same folder."
-        )
+        raise UserError(f"{path}: name: a study with a base needs a name of its own, which is that of its folder.")
     # Experiments are not merged with those of the base, whose figures show its own experiments.
     base_data = dict(_with_base(_from_here(_read(base_path), base_path), base_path, (*seen, base_path)))
     if "experiments" in data:

@@ -31,10 +31,9 @@ from ..objective import Method
 from ..paths import DataFolder, RunFolder
 from ..records import FinalMetrics
 from ..results import run_config, run_timings
-from ..study.comparable import different_parts
 from ..study.dependencies import CODE
 from ..study.dependencies import settings as settings_of
-from ..study.runs import Arm, run_matrix
+from ..study.runs import Arm, different_parts, run_matrix
 from ..study.schema import Training
 from ..text import flat, some
 from ..train.checkpoint import line

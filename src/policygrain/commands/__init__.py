@@ -3,10 +3,10 @@
 The modules import what a command needs when it is called, so that `policygrain --help` is fast.
 """
 
-from . import data, stages, study
+from . import data, study
 from .app import app
 
-GROUPS = (study.GROUP, data.GROUP, stages.GROUP)  # in the order of the help
+GROUPS = (study.GROUP, data.GROUP, study.STAGES)  # in the order of the help
 app.registered_commands.sort(key=lambda command: GROUPS.index(str(command.rich_help_panel)))
 
-__all__ = ["app", "data", "stages", "study"]
+__all__ = ["app", "data", "study"]

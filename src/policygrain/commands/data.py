@@ -45,10 +45,7 @@ def _list(root: Root = None) -> None:
 
 @data.command("fetch")
 def _fetch(names: Names = None, root: Root = None) -> None:
-    """Download, verify and convert sets.
-
-    Sets that are in the folder and correct are skipped.
-    """
+    """Download, verify and convert sets, but those that are in the folder and correct."""
     from ..data.fetch import fetch
     from ..data.sets import ROOT_VARIABLE, SETS, data_root, find_set
 
@@ -68,8 +65,8 @@ def _fetch(names: Names = None, root: Root = None) -> None:
 def _check(names: Names = None, root: Root = None) -> None:
     """Check the files of sets in the folder, and the answers or tests of your own problems.
 
-    Sets are compared with what is registered: number of problems, content, ids, empty answers. In a .jsonl
-    file of your own, answers must be readable as mathematics, and tests must call the function.
+    Sets are compared with what is registered. In a .jsonl file of your own, answers must be readable as mathematics,
+    and tests must call the function.
     """
     from ..data.sets import SETS, data_root
 
@@ -117,9 +114,7 @@ def evaluate_model(
     grader: Annotated[Literal["math", "numeric"], option("grader of answers")] = "math",
     extraction: Annotated[str, option("of the answer: boxed, answer_line, hashes, answer_tag or qwen_math")] = "boxed",
     prompt: Annotated[str | None, option("text with {problem} (default: asks for steps and a box)")] = None,
-    chat: Annotated[
-        bool | None, option("use the chat template (default: if all models have one)", "--chat/--no-chat")
-    ] = None,
+    chat: Annotated[bool | None, option("use the chat template (default: if all have one)", "--chat/--no-chat")] = None,
     chat_template_kwargs: Annotated[
         Any, Option(help="such as '{\"enable_thinking\": false}'", metavar="JSON", parser=json.loads)
     ] = "{}",
@@ -134,13 +129,6 @@ def evaluate_model(
     resumes; other models with the same --out are added to the table, OUT/leaderboard.md.
     """
     given = {k: v for k, v in locals().items() if k not in ("models", "benchmarks", "out", "revision", "root")}
-    evaluate_models(models, benchmarks.split(","), out, revision, root, given)
-
-
-def evaluate_models(
-    models: list[str], benchmarks: list[str], out: Path, revision: str | None, root: Path | None, given: dict[str, Any]
-) -> None:
-    """`evaluate_model`; ``given`` are the other options, as on the command line."""
     from ..evaluate.any_model import asked, leaderboard, named, prepare
     from ..evaluate.evaluation import evaluate
     from ..hub import local_copy
@@ -150,7 +138,7 @@ def evaluate_models(
     folders = {name: local_copy(model, revision) for name, model in named(models).items()}
     if given["chat"] is None:
         given["chat"] = all(load_tokenizer(str(folder)).chat_template for folder in folders.values())
-    evaluation, results = asked([name for name in benchmarks if name], **given), StudyFolder(out)
+    evaluation, results = asked([name for name in benchmarks.split(",") if name], **given), StudyFolder(out)
     prepare(results, evaluation, root)
     claim_gpu()
     evaluate(evaluation, {f"{name}/seed0": folder for name, folder in folders.items()}, results.data, results)
@@ -165,17 +153,12 @@ def grade(
     file: Annotated[Path, Argument(help="lines with `gold`, `prediction` or `completion`, and perhaps `problem`")],
     out: Annotated[Path, option("JSON Lines file: the same lines with `correct` and `status`")],
     workers: Annotated[int | None, Option(min=1, help="processes (default: one per processor)")] = None,
-    relative_tolerance: Annotated[
-        float | None, Option(min=0, help="for numbers, as a share of the gold answer")
-    ] = None,
+    relative_tolerance: Annotated[float | None, Option(min=0, help="for numbers, as a share of the gold")] = None,
     extraction: Annotated[str, option("from completions, as for evaluate-model")] = "boxed",
     strict: Annotated[bool, option("end with an error if a gold answer cannot be read", "--strict")] = False,
     list_answer: Annotated[bool, option("gold answers are lists in any order", "--list-answer")] = False,
 ) -> None:
-    """Grade a file of answers.
-
-    A `prediction` is compared with the gold answer as it stands; from a `completion` the answer is extracted first.
-    """
+    """Grade a file of answers: a `prediction` as it stands, and what is extracted from a `completion`."""
     from ..grading import MathGrader, Options
     from ..grading.grade_file import grade
 
@@ -191,20 +174,16 @@ def claim(
     a: Side,
     b: Side,
     metric: Annotated[str, option("name of the metric in the logs", metavar="NAME")],
-    margin: Annotated[
-        float | None, typer.Option(min=0, help="the difference that matters, chosen before the runs", metavar="X")
-    ] = None,
+    margin: Annotated[float | None, Option(min=0, help="difference that matters, chosen before", metavar="X")] = None,
     claimed: Annotated[Literal["above", "below"], option("that a is above b, or below")] = "above",
-    last: Annotated[int, typer.Option(min=1, help="endpoint: the mean of the last K values", metavar="K")] = 1,
+    last: Annotated[int, Option(min=1, help="endpoint: the mean of the last K values", metavar="K")] = 1,
     auc: Annotated[bool, option("endpoint: the mean of the whole curve instead", "--auc")] = False,
     until: Annotated[float | None, option("leave out values of later steps", metavar="STEP")] = None,
     step: Annotated[str | None, option("the column of steps, where it has an unusual name", metavar="NAME")] = None,
     unpaired: Annotated[bool, option("do not pair runs by their seeds", "--unpaired")] = False,
     figure: Annotated[Path | None, option("draw the curves and the difference", metavar="FILE")] = None,
     table: Annotated[Literal["markdown", "latex"] | None, option("print a table of one row instead")] = None,
-    fail_unless: Annotated[
-        Literal["holds", "smaller"] | None, option("exit with 1 where the verdict does not say so")
-    ] = None,
+    fail_unless: Annotated[Literal["holds", "smaller"] | None, option("exit with 1 if the verdict differs")] = None,
     as_json: Json = False,
 ) -> None:
     """Decide whether one side of runs, of any trainer, is better than another.
@@ -228,9 +207,8 @@ def claim(
     for name, number in (("margin", margin), ("until", until)):
         if number is not None and not math.isfinite(number):
             raise UserError(f"--{name}: {number} is not a finite number.")
-    of_a, of_b = read_runs(a, metric, step), read_runs(b, metric, step)
-    endpoint, pair = Endpoint(last, auc, until), not unpaired
-    decided = decide_runs(of_a, of_b, metric, margin=margin, claimed=claimed, endpoint=endpoint, pair=pair)
+    of_a, of_b, endpoint = read_runs(a, metric, step), read_runs(b, metric, step), Endpoint(last, auc, until)
+    decided = decide_runs(of_a, of_b, metric, margin=margin, claimed=claimed, endpoint=endpoint, pair=not unpaired)
     if as_json:
         print(json.dumps(decided.data(), indent=1, ensure_ascii=False))
     elif table is not None:

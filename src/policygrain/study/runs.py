@@ -75,12 +75,11 @@ class Run:
 
 @dataclass(frozen=True)
 class RunMatrix:
-    """Every run of a study, in total and by experiment."""
+    """Every arm and run of a study, and the runs whose final models are evaluated."""
 
     arms: dict[str, Arm]
     runs: list[Run]
     evaluated: list[Run]
-    experiments: dict[str, list[Run]]
 
     @cached_property
     def evaluated_arms(self) -> frozenset[str]:
@@ -109,14 +108,15 @@ def arms_of(experiment: Experiment, study: Study) -> list[Arm]:
 def run_matrix(study: Study) -> RunMatrix:
     """All arms and runs of a study, each once, in the order of its experiments."""
     arms: dict[str, Arm] = {}
-    experiments: dict[str, list[Run]] = {}
-    for name, experiment in study.experiments.items():
+    runs: list[Run] = []
+    evaluated: list[Run] = []
+    for experiment in study.experiments.values():
         of_experiment = {arm.name: arm for arm in arms_of(experiment, study)}
         arms |= of_experiment
-        experiments[name] = [Run(arm, seed) for arm in of_experiment for seed in experiment.seeds or study.seeds]
-    runs = dict.fromkeys(itertools.chain(*experiments.values()))
-    evaluated = itertools.chain(*(experiments[name] for name, e in study.experiments.items() if e.evaluate))
-    return RunMatrix(arms, list(runs), list(dict.fromkeys(evaluated)), experiments)
+        made = [Run(arm, seed) for arm in of_experiment for seed in experiment.seeds or study.seeds]
+        runs += made
+        evaluated += made if experiment.evaluate else []
+    return RunMatrix(arms, list(dict.fromkeys(runs)), list(dict.fromkeys(evaluated)))
 
 
 def methods_of(study: Study) -> list[Method]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from policygrain.files import atomic_json
+from policygrain.files import atomic_text
 from policygrain.provenance import commit, hardware, versions
 
 
@@ -27,4 +28,4 @@ def provenance() -> dict[str, Any]:
 def save(report: dict[str, Any], out: Path | None) -> None:
     """Write ``report`` to ``out``, if there is one."""
     if out:
-        atomic_json(out, report)
+        atomic_text(out, json.dumps(report, indent=1, ensure_ascii=False) + "\n")

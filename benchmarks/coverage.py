@@ -27,7 +27,7 @@ from scipy.optimize import brentq
 from scipy.special import expit, logit, ndtri
 
 from policygrain.analysis.statistics import accuracy_limits, difference_limits
-from policygrain.files import atomic_json
+from policygrain.files import atomic_text
 
 SEEDS = (2, 3, 5, 8, 16)
 DESIGNS = ((60,), (200,), (40, 40, 40))  # problems of each benchmark
@@ -149,7 +149,7 @@ def main() -> None:
     arguments = parser.parse_args()
     found = simulate(arguments.draws, arguments.processes)
     if arguments.out:
-        atomic_json(arguments.out, found)
+        atomic_text(arguments.out, json.dumps(found, indent=1, ensure_ascii=False) + "\n")
     else:
         print(json.dumps(found, indent=1))
 

@@ -28,18 +28,12 @@ class Clock:
         return time.perf_counter() - self._started
 
     def report(self, tokens: int) -> dict[str, float]:
-        """The values of `timings.jsonl` after a step that generated ``tokens`` tokens.
-
-        `seconds/PHASE`, `seconds/total`, `tokens_per_second` and largest memory; `time` is when the step ended, in
-        seconds since 1970.
-        """
+        """The values of `timings.jsonl` after a step of ``tokens`` tokens; `time` is in seconds since 1970."""
         total = sum(self.seconds.values())
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        phases = {f"seconds/{k}": v for k, v in self.seconds.items()}
         return {
-            **phases,
+            **{f"seconds/{phase}": seconds for phase, seconds in self.seconds.items()},
             "seconds/total": total,
             "tokens_per_second": tokens / max(total, 1e-9),
-            "peak_memory_mb": peak,
+            "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
             "time": time.time(),
         }

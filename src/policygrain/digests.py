@@ -12,9 +12,8 @@ from .errors import UserError
 SHORT, FULL = 16, 64  # hexadecimal digits
 
 # Every file in a model folder that can change what the model generates: weights, configurations, tokenizer, special
-# tokens, chat templates, custom code; all but the record in the folder of an initial model.
+# tokens, chat templates, custom code.
 MODEL_FILES = ("*.safetensors", "*.bin", "*.json", "*.txt", "*.model", "*.tiktoken", "*.jinja", "*/*.jinja", "*.py")
-NO_MODEL_FILES = ("start.json",)
 
 
 def of_text(text: str, digits: int = SHORT) -> str:
@@ -34,11 +33,9 @@ def of_file(path: Path, digits: int = SHORT) -> str:
 
 
 def of_model(folder: Path) -> str:
-    """Digest of the names and contents of all files in ``folder`` that a model's output depends on (`MODEL_FILES`).
-
-    UserError if ``folder`` does not exist.
-    """
+    """Digest of the names and contents of all `MODEL_FILES` in ``folder``. UserError if it does not exist."""
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder with a model.")
-    paths = {path for pattern in MODEL_FILES for path in folder.glob(pattern) if path.name not in NO_MODEL_FILES}
+    # Without the record of an initial model.
+    paths = {path for pattern in MODEL_FILES for path in folder.glob(pattern) if path.name != "start.json"}
     return of_json({path.relative_to(folder).as_posix(): of_file(path, FULL) for path in paths})

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import fcntl
-import gzip
 import json
 import os
 import shutil
 import socket
 import time
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -39,9 +37,8 @@ def atomic_bytes(path: Path, content: bytes) -> None:
     except OSError as error:
         with suppress(OSError):
             temporary.unlink()
-        raise UserError(
-            f"{path}: cannot be written: {error.strerror or error}. The previous file was not changed."
-        ) from error
+        reason = f"{error.strerror or error}. The previous file was not changed"
+        raise UserError(f"{path}: cannot be written: {reason}.") from error
 
 
 def check_free_space(folder: Path, needed_mb: int = 200) -> None:
@@ -103,11 +100,6 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def atomic_json(path: Path, data: Any) -> None:
-    """Write JSON atomically."""
-    atomic_text(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
-
-
 def read_json(path: Path, again: str = "Delete it and run the command again to create a new one.") -> Any:
     """Read JSON. UserError with the path and the remedy ``again`` if the file is missing or invalid."""
     try:
@@ -119,14 +111,14 @@ def read_json(path: Path, again: str = "Delete it and run the command again to c
 
 
 def json_lines(path: Path, again: str = "", cut_off: list[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, object) of each line of a JSON Lines file, `.gz` or not; empty lines are skipped.
+    """(line number, object) of each line of a JSON Lines file; empty lines are skipped.
 
     UserError with file, line and the remedy ``again`` if a line is not a JSON object. With ``cut_off``, an incomplete
     last line, which a killed process leaves, is skipped, and a note on it is appended there.
     """
     again = f" {again}" if again else ""
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 if not line.strip():
                     continue
@@ -141,8 +133,8 @@ def json_lines(path: Path, again: str = "", cut_off: list[str] | None = None) ->
                     kind = type(row).__name__
                     raise UserError(f"{path}, line {number}: expected a JSON object, got {kind}.{again}")
                 yield number, row
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}.{again}") from error
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}.{again}") from error
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:

@@ -12,31 +12,26 @@ from .errors import UserError
 if TYPE_CHECKING:
     from .study.schema import Model
 
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 # Errors of the hub's client, which have no narrower common base classes.
 HUB_ERRORS = (OSError, ValueError, RuntimeError)
 
 
 def identity(start: str, revision: str | None = None) -> str:
-    """The digest of a model folder, or the commit of a model on the hub. UserError if there is no such model."""
-    folder = Path(start)
-    return digests.of_model(folder) if folder.is_dir() else commit_of(start, revision)
+    """The digest of a model folder, or the commit that a branch, a tag or a commit names. UserError for neither."""
+    if (folder := Path(start)).is_dir():
+        return digests.of_model(folder)
+    return revision if re.fullmatch(r"[0-9a-f]{40}", revision or "") else config_of(start, revision).parent.name
 
 
 def pinned(model: Model) -> Model:
     """The model with the present commit of its name as revision; a folder or a model made here is unchanged."""
     if model.is_made or Path(model.start).is_dir():
         return model
-    return model.model_copy(update={"revision": commit_of(model.start, model.revision)})
-
-
-def commit_of(name: str, revision: str | None = None) -> str:
-    """The commit that a branch, a tag or a commit names: from this machine's cache, else from the hub, then cached."""
-    return revision if revision and _COMMIT.fullmatch(revision) else config_of(name, revision).parent.name
+    return model.model_copy(update={"revision": identity(model.start, model.revision)})
 
 
 def config_of(name: str, revision: str | None = None, offline: bool = False) -> Path:
-    """The `config.json` of a model in a folder or in this machine's cache, else, unless ``offline``, from the hub.
+    """The `config.json` of a model in a folder or this machine's cache, else, unless ``offline``, from the hub.
 
     UserError if it is not found; the message has the command that downloads the model.
     """

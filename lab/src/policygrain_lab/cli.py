@@ -15,7 +15,7 @@ import typer
 from policygrain.cli import repeated
 from policygrain.commands.app import call, option
 from policygrain.errors import UserError
-from policygrain.files import atomic_json, atomic_text, check_out
+from policygrain.files import atomic_text, check_out
 
 from .measured.options import Estimators, Options, Rounds
 
@@ -67,7 +67,8 @@ def calibrate(
         pasted = [] if unrelated(read) else ["", *calibrate.to_paste(grains)]
     print("\n".join(["", mismatch.table(engine), *(f"note: {note}" for note in notes), *pasted]))
     if out is not None:
-        atomic_json(out, content | {"engine": None if engine is None else engine.data(), "notes": notes})
+        content |= {"engine": None if engine is None else engine.data(), "notes": notes}
+        atomic_text(out, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 @app.command(rich_help_panel=ROLLOUTS)
@@ -243,7 +244,7 @@ def ranges(
     choice = choose_ranges(StudyResults(results))
     print(ranges_text(choice))
     if out:
-        atomic_json(out, choice)
+        atomic_text(out, json.dumps(choice, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

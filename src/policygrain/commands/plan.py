@@ -35,20 +35,17 @@ if TYPE_CHECKING:
 
 TOKENS = ("sampled", "scored", "trained")  # by a forward pass, and on; both include prompts
 EFFECTS = (1.0, 2.0, 4.0)  # points
-Lengths = Mapping[str, Any]  # an entry of `lengths` in constants.yaml
 
 
 def constants() -> dict[str, dict[str, Any]]:
     """The content of `constants.yaml`: devices, lengths, models."""
-    text = resources.files(__package__).joinpath("constants.yaml").read_text(encoding="utf-8")
-    return dict(yaml.safe_load(text))
+    return dict(yaml.safe_load(resources.files(__package__).joinpath("constants.yaml").read_text(encoding="utf-8")))
 
 
-def run_tokens(study: Study, arm: Arm, lengths: Lengths) -> Array:
+def run_tokens(study: Study, arm: Arm, lengths: Mapping[str, Any]) -> Array:
     """Numbers of `TOKENS` [3] of a run: its steps, and validation before the first step, regularly and after the last.
 
-    A step's batch is sampled, scored by the policy and the reference policy, and trained on. If only the metric
-    `kl_initial` needs the reference policy, it scores a quarter of the groups.
+    If only the metric `kl_initial` needs the reference policy, it scores a quarter of the groups.
     """
     method, training = arm.method, arm.training
     if training.trainer == "command":  # nothing is known of it
@@ -64,7 +61,7 @@ def run_tokens(study: Study, arm: Arm, lengths: Lengths) -> Array:
     return training.steps * step + np.array([validations * problems * one, 0, 0])
 
 
-def evaluation_tokens(study: Study, lengths: Lengths) -> Array:
+def evaluation_tokens(study: Study, lengths: Mapping[str, Any]) -> Array:
     """Numbers of `TOKENS` [3] of the evaluation of one model on all benchmarks."""
     sampled = 0.0
     for benchmark in study.evaluation.benchmarks:
@@ -74,24 +71,20 @@ def evaluation_tokens(study: Study, lengths: Lengths) -> Array:
     return np.array([sampled, 0, 0])
 
 
-def jobs(study: Study, lengths: Lengths) -> Iterator[tuple[str, Array]]:
-    """(rule, numbers of `TOKENS` [3]) of each job that is submitted to a cluster, as in workflow/rules.
-
-    Supervised fine-tuning of an initial model is on examples of the expected lengths.
-    """
+def jobs(study: Study, lengths: Mapping[str, Any]) -> Iterator[tuple[str, Array]]:
+    """(rule, numbers of `TOKENS` [3]) of each job that is submitted to a cluster, as in workflow/rules."""
     matrix, starts, evaluation = run_matrix(study), len(start_seeds(study)), evaluation_tokens(study, lengths)
     if study.model.is_made:
         tuning = study.model.sft or study.model.warm_start
-        examples = tuning.steps * tuning.batch_size
-        tokens = np.array([0, 0, examples * (lengths["prompt"] + lengths["response"])])
-        yield from [("start_model", tokens)] * starts
+        trained = tuning.steps * tuning.batch_size * (lengths["prompt"] + lengths["response"])
+        yield from [("start_model", np.array([0, 0, trained]))] * starts
     after_training = study.evaluation.after_training
     for arm, runs in matrix.by_arm().items():
         tokens = run_tokens(study, matrix.arms[arm], lengths)
         if after_training and arm in matrix.evaluated_arms:
             tokens = tokens + evaluation
-        together = study.seeds_per_process == "all"
-        yield from [("train", len(runs) * tokens)] if together else [("train", tokens)] * len(runs)
+        together = len(runs) if study.seeds_per_process == "all" else 1
+        yield from [("train", together * tokens)] * (len(runs) // together)
     if matrix.evaluated:
         yield "evaluate", starts * evaluation
     if not after_training:
@@ -109,18 +102,14 @@ def benchmark_size(study: Study, benchmark: Benchmark) -> int:
 
 
 def config_of(model: Model, known: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """The `config.json` of the initial model: of a tiny model, in a folder, in ``known``, or in the hub's local cache.
-
-    UserError if it is none of these.
-    """
+    """The `config.json` of the initial model: of a tiny one, in a folder, in ``known``, or in the hub's local cache."""
     if model.start == "tiny":
         shape = {"hidden": "hidden_size", "intermediate": "intermediate_size", "layers": "num_hidden_layers"}
         sizes = {name: getattr(model.tiny, ours) for ours, name in (shape | {"heads": "num_attention_heads"}).items()}
         return sizes | {"vocab_size": model.tiny.vocabulary or len(CHARACTERS), "tie_word_embeddings": True}
     if model.start in known and not Path(model.start).is_dir():
         return known[model.start]
-    path = hub.config_of(model.start, model.revision, offline=True)
-    return dict(read_json(path, "Download the model again."))
+    return dict(read_json(hub.config_of(model.start, model.revision, offline=True), "Download the model again."))
 
 
 def parameters(config: Mapping[str, Any]) -> int:
@@ -143,15 +132,12 @@ def hours_of(tokens: Array, n: float, device: Mapping[str, Any], checkpointing: 
     return float(tokens @ (flops / [device["sample"], device["train"], device["train"]])) / 3600
 
 
-def estimate(study: Study, name: str) -> dict[str, Any]:
-    """The plan as plain data, in tokens, device-hours and bytes; ``name`` is that of the device.
-
-    The study's problems and models need not exist. UserError for a device or model that is not known.
-    """
+def estimate(study: Study, device_name: str) -> dict[str, Any]:
+    """The plan as plain data, in tokens and device-hours. UserError for a device or model that is not known."""
     known = constants()
-    if name not in known["devices"]:
-        raise UserError(f"--device: unknown device {name!r}.{did_you_mean(name, known['devices'])}")
-    device, lengths = known["devices"][name], known["lengths"].get(study.model.start, known["lengths"]["default"])
+    if (device := known["devices"].get(device_name)) is None:
+        raise UserError(f"--device: unknown device {device_name!r}.{did_you_mean(device_name, known['devices'])}")
+    lengths = known["lengths"].get(study.model.start, known["lengths"]["default"])
     n = parameters(config_of(study.model, known["models"]))
     rules: dict[str, Counter[str]] = defaultdict(Counter)
     for rule, tokens in jobs(study, lengths):
@@ -162,7 +148,7 @@ def estimate(study: Study, name: str) -> dict[str, Any]:
     matrix = run_matrix(study)
     plan = {"study": study.name, "model": study.model.start, "parameters": n, "runs": len(matrix.runs)}
     plan["by_command"] = sum(matrix.arms[run.arm].training.trainer == "command" for run in matrix.runs)
-    return plan | {"device": {"name": name, **device}, "lengths": lengths, "rules": rules}
+    return plan | {"device": {"name": device_name, **device}, "lengths": lengths, "rules": rules}
 
 
 def shown(number: float) -> str:
@@ -191,16 +177,15 @@ def plan_text(plan: Mapping[str, Any]) -> str:
 def power_text(plan: Mapping[str, Any], study: Study, results: StudyResults) -> str:
     """Seeds per arm that show a difference of each size, and the device-hours of both arms, as a Markdown table.
 
-    The spread of differences is that of ``results``, pooled over comparisons with equal settings. UserError if none of
-    them has two seeds.
+    The spread is that of ``results``, pooled over comparisons with equal settings. UserError if none has two seeds.
     """
     from ..analysis.contrasts import contrasts
     from ..analysis.statistics import POWER, pooled_spread, seeds_to_show
 
     found: dict[tuple[str, str], list[Difference]] = defaultdict(list)
-    for contrast in (contrast for contrast in contrasts(results) if not contrast.identical):
+    for contrast in contrasts(results):
         settings = ", ".join(f"{key} {value}" for key, value in contrast.pair.arm.settings) or "the study's"
-        for endpoint in ("auc", "sampled", "greedy"):
+        for endpoint in () if contrast.identical else ("auc", "sampled", "greedy"):
             difference = getattr(contrast, endpoint)
             if difference is not None and difference.n > 1 and math.isfinite(difference.spread):
                 found[settings, endpoint].append(difference)

@@ -1,8 +1,7 @@
-"""What each stage of a study depends on.
+"""What each stage of a study depends on, by what the keys of the schema say of themselves (`decides`).
 
-Every key of the schema declares which results depend on it directly (`decides`). `stage_settings` is the content of the
-files in `results/STUDY/settings/`, by which Snakemake decides what to make again; the settings of a run and of an
-initial model are in their records, too.
+`stage_settings` is the content of the files in `results/STUDY/settings/`, by which Snakemake decides what to make
+again; the settings of a run and of an initial model are in their records, too.
 """
 
 from __future__ import annotations
@@ -55,12 +54,10 @@ def stage_settings(study: Study, sources: Mapping[str, str], start: str | None) 
 
 def arm_settings(study: Study, arm: Arm) -> dict[str, Any]:
     """The settings that all runs of an arm depend on directly, with the resolved method."""
-    arm_study = study.model_copy(update={"training": arm.training})
-    without_methods = {key: value for key, value in settings(arm_study, "run").items() if key != "methods"}
-    method = arm.method
-    content = {key: value for key, value in method.data().items() if key not in TEXTS}
-    code = code_digests(arm)
-    return {**without_methods, "method": content, **({CODE: code} if code else {})}
+    found = settings(study.model_copy(update={"training": arm.training}), "run")
+    found.pop("methods", None)
+    found["method"] = {key: value for key, value in arm.method.data().items() if key not in TEXTS}
+    return found | ({CODE: code} if (code := code_digests(arm)) else {})
 
 
 def run_settings(study: Study, arm: Arm, seed: int) -> dict[str, Any]:
@@ -74,10 +71,9 @@ def start_settings(study: Study, seed: int) -> dict[str, Any]:
 
 
 def code_digests(arm: Arm) -> dict[str, str]:
-    """Custom function, or word of the command that trains → digest of its file, for those that are found.
+    """Custom function, or word of the command that is a file in the working directory → digest of its file, if found.
 
-    A word is a file if it is one in the working directory. Nothing is imported, and other modules that a file imports
-    are not part of its digest.
+    Nothing is imported, and other modules that a file imports are not part of its digest.
     """
     files = {name: _file_of(name.partition(":")[0]) for name in arm.method.custom_functions}
     for word in shlex.split(arm.training.command or ""):
@@ -96,9 +92,9 @@ def _file_of(module: str) -> Path | None:
 
 
 def settings(section: BaseModel, artefact: Artefact, prefix: str = "") -> dict[str, Any]:
-    """The keys that ``artefact`` depends on directly, with their values; keys with default values are left out.
+    """The keys that ``artefact`` depends on directly, with their values.
 
-    Without the defaults, a new key of the schema does not make finished results outdated.
+    Without the default values, so that a new key of the schema does not make finished results outdated.
     """
     values: dict[str, Any] = {}
     for name, info in type(section).model_fields.items():
@@ -108,10 +104,9 @@ def settings(section: BaseModel, artefact: Artefact, prefix: str = "") -> dict[s
                 values[key] = section.model_dump(mode="json", include={name})[name]
             continue
         if isinstance(value, BaseModel):
-            nested = settings(value, artefact, f"{key}.")
             if info.get_default() is None and any(artefact in (decides(i) or ()) for _, i in leaves(type(value))):
                 values[key] = "set"  # an optional section, in which all keys may have default values
-            values |= nested
+            values |= settings(value, artefact, f"{key}.")
         elif isinstance(value, list | tuple):
             for i, item in enumerate(value):
                 values |= settings(item, artefact, f"{key}[{i}].")

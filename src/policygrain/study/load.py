@@ -23,10 +23,7 @@ LONGEST_ARM = 150  # characters; folder names, with what is added to an arm's na
 
 
 def load_study(path: Path | str, *above: Path, changes: Mapping[str, Any] = {}) -> Study:
-    """The study in a YAML file; the keys of the files ``above``, and then ``changes``, override its own.
-
-    Strings in ``changes`` that are numbers in YAML are numbers; Snakemake's ``--config seeds=[0]`` has the text "0".
-    """
+    """The study in a YAML file; the keys of the files ``above``, and then ``changes``, override its own."""
     path = Path(path)
     data = functools.reduce(merge, [*map(_read, above), _typed(dict(changes))], _read(path))
     return parse_study(data, path)
@@ -40,10 +37,9 @@ def study_text(study: Study, path: Path) -> str:
 
 
 def parse_study(data: Mapping[str, Any], path: Path) -> Study:
-    """The study in ``data``, as read from ``path``.
+    """The study in ``data``, as read from ``path``. UserError names every wrong key.
 
-    `base` and `tuned_on` are relative to the file that contains them, other paths to the working directory. UserError
-    names every wrong key. Problems, models and the network are not accessed; `policygrain check` does that.
+    `base` and `tuned_on` are relative to the file that contains them, other paths to the working directory.
     """
     merged = _with_base(_from_here(data, path), path, (path.resolve(),))
     try:
@@ -105,6 +101,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _typed(value: Any) -> Any:
+    """``value`` with numbers for texts that are numbers in YAML; Snakemake's `--config seeds=[0]` has the text "0"."""
     if isinstance(value, dict):
         return {key: _typed(part) for key, part in value.items()}
     if isinstance(value, list):

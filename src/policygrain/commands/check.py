@@ -120,10 +120,7 @@ def _check_lengths(study: Study) -> None:
 
 
 def check_tuning(study: Study) -> None:
-    """UserError if this study shares problems, seeds or initial models of its own with a study in `tuned_on`.
-
-    A shared pretrained model is allowed, with a note by `policygrain check`.
-    """
+    """UserError if this study shares problems, seeds or initial models that are made with a study in `tuned_on`."""
     for path in study.tuned_on:
         try:
             both = (study, load_study(path))
@@ -172,7 +169,7 @@ def requests(profile: Path) -> dict[str, list[str]]:
     from snakemake_executor_plugin_slurm.submit_string import get_submit_command
     from snakemake_executor_plugin_slurm.utils import set_gres_string
 
-    fixed, found = {"run_uuid": "x", "slurm_logfile": "x", "comment_str": "x", "workdir": None}, {}
+    found, fixed = {}, {"run_uuid": "x", "slurm_logfile": "x", "comment_str": "x", "workdir": None}
     try:
         content = yaml.safe_load(profile.read_text(encoding="utf-8"))
         own, default = (content.get(key) or {} for key in ("set-resources", "default-resources"))

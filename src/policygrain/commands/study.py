@@ -52,9 +52,7 @@ def check(
 @app.command(rich_help_panel=GROUP)
 def plan(
     study: Annotated[Path, Argument(help="study file; its data may be missing")],
-    device: Annotated[
-        str | None, option("cpu (default for tiny models), h100 or h200 (default)", metavar="NAME")
-    ] = None,
+    device: Annotated[str | None, option("cpu (default for tiny models), h100 or h200 (default)")] = None,
     as_json: Json = False,
     power: Annotated[
         Path | None, option("seeds that a difference needs, from the spread in these results", metavar="RESULTS")
@@ -140,8 +138,7 @@ def prepare(
 def start_model_(config: Config = CONFIG, results: Results = None, seeds: Seeds = None) -> None:
     """Make a study's initial models, tiny or fine-tuned, after `prepare`.
 
-    Each is trained by supervised fine-tuning and saved with its tokenizer, in start/seedS. One that a study beside this
-    one has made from the same settings, problems and seed is copied.
+    One that a study beside this one has made from the same settings, problems and seed is copied.
     """
     from ..model.device import claim_gpu
     from ..train.start_model import ensure_start_model
@@ -183,7 +180,7 @@ def train(
     study, folder, chosen, seeds = read.study, read.folder, find_arm(read.study, arm), seeds or read.study.seeds[:1]
     if len(seeds) > 1 and run_dir:
         raise UserError("--run-dir: is the folder of one run; leave it out, or name one seed.")
-    data, starts = require_problems(folder), {seed: start_of(study, folder, seed) for seed in seeds}
+    data, starts = require_problems(folder), {seed: start_of(read, seed) for seed in seeds}
     if chosen.training.trainer not in ("verl", "command"):  # their own processes take what is visible
         read_slurm()
         claim_gpu()
@@ -198,11 +195,11 @@ def train(
                 on_rank_0(partial(evaluate_study, study, {f"{chosen.name}/seed{seed}": run.model}, data, folder))
 
 
-def start_of(study: Study, folder: StudyFolder, seed: int) -> Path:
+def start_of(read: StudyResults, seed: int) -> Path:
     """The folder or name of the model that runs of a seed begin from. UserError if `start-model` has not made it."""
-    if not study.model.is_made:
-        return Path(study.model.start)
-    start = folder.start(first := start_seed(study, seed))
+    if not read.study.model.is_made:
+        return Path(read.study.model.start)
+    start = read.folder.start(first := start_seed(read.study, seed))
     if not start.record.exists():
         raise UserError(f"{start.path}: has no initial model yet; run `policygrain start-model --seed {first}` first.")
     return start.path
@@ -223,9 +220,7 @@ def find_arm(study: Study, name: str | None) -> Arm:
 def evaluate(
     config: Config = CONFIG,
     results: Results = None,
-    arms: Annotated[
-        list[str] | None, option("arms, or start: initial models (default: all)", "--arms", "--arm")
-    ] = None,
+    arms: Annotated[list[str] | None, option("arms; start: initial models (default: all)", "--arms", "--arm")] = None,
 ) -> None:
     """Evaluate a study's initial and final models on its benchmarks, all in one engine.
 
@@ -250,7 +245,7 @@ def evaluate(
 def models_of(read: StudyResults, arm: str) -> dict[str, Path]:
     """Name → folder, or name on a hub, of the models of an arm, or of the initial models."""
     if arm == START:
-        return {f"{START}/seed{seed}": start_of(read.study, read.folder, seed) for seed in start_seeds(read.study)}
+        return {f"{START}/seed{seed}": start_of(read, seed) for seed in start_seeds(read.study)}
     return {run.name: read.run_folder(run).model for run in read.matrix.evaluated if run.arm == arm}
 
 
@@ -282,15 +277,14 @@ def report(
 
     It has the figures, tables of accuracy and comparisons, the evaluation protocol, and where every number comes from.
     """
+    from ..figures import overview
+    from ..figures.page import write_report
+
     read = recorded(config, results)
     if screen:
-        from ..figures import overview
-
         overview.check_complete(read)
         print(overview.screen(read))
     else:
-        from ..figures.page import write_report
-
         write_report(read, captions, read.folder.report)
 
 

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from ..data.sources import source_digests
 from ..errors import UserError
-from ..files import atomic_text, lock
+from ..files import atomic_text, lock, read_json
 from ..hub import identity
 from ..paths import StudyFolder
 from ..study import Study, load_study, study_text
@@ -80,7 +80,6 @@ def write_settings(study: Study, folder: StudyFolder) -> None:
 def _content(path: Path) -> dict[str, Any]:
     """The settings in a file; empty if it is missing or damaged."""
     try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        return dict(read_json(path))
+    except (UserError, TypeError, ValueError):
         return {}
-    return content if isinstance(content, dict) else {}

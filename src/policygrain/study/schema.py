@@ -54,8 +54,9 @@ def key(decides: Sequence[Artefact], default: Any, description: str, **bounds: A
 
 
 of_nothing = partial(key, ())  # memory, limits, checkpoints, division into jobs
-of_training_data = partial(key, ("training_data",))
+of_data = partial(key, ("training_data",))
 of_problems = partial(key, ("training_data", "benchmarks"))
+of_benchmarks = partial(key, ("benchmarks", "evaluation"))
 of_start = partial(key, ("start_model",))
 of_run = partial(key, ("run",))
 of_evaluation = partial(key, ("evaluation",))
@@ -189,17 +190,13 @@ class Lora(Section):
 class Model(Section):
     """The model that training starts from."""
 
-    start: Text = of_every_model(
-        "tiny", "'tiny': made here; else a folder or Hugging Face name of a causal language model"
-    )
+    start: Text = of_every_model("tiny", "'tiny': made here; else a folder or Hugging Face name of a language model")
     revision: Text | None = of_every_model(None, "commit, tag or branch on Hugging Face; null: main")
     dtype: Literal["float32", "bfloat16"] = of_run("float32", "data type of the policy's weights and computation")
     lora: Lora | None = Field(None, description="low-rank adapters; null: all weights are trained")
     tiny: TinyModel = Field(TinyModel(), description="architecture, with start: tiny")
     warm_start: WarmStart = Field(WarmStart(), description="supervised fine-tuning, with start: tiny")
-    sft: Sft | None = Field(
-        None, description="supervised fine-tuning of a pretrained model before the runs; null: none"
-    )
+    sft: Sft | None = Field(None, description="fine-tuning of a pretrained model before the runs; null: none")
     starts: int | None = of_policy(
         None, "initial models, in turn: with 6 the seeds 0 and 6 begin from the same; null: one per seed", ge=1, le=1000
     )
@@ -219,9 +216,7 @@ class Prompt(Section):
         "the same for problems whose answer is a program (coding benchmarks)",
     )
     chat: bool = of_every_model(False, "apply the tokenizer's chat template")
-    system: str = of_every_model(
-        "", "system prompt, with chat: true; before the problem if the template has no such role"
-    )
+    system: str = of_every_model("", "system prompt, with chat: true; before the problem in templates without one")
     chat_template_kwargs: dict[str, Any] = of_every_model({}, "for the chat template, such as enable_thinking: false")
 
     @model_validator(mode="after")
@@ -237,16 +232,14 @@ class Data(Section):
     root: Path | None = of_nothing(
         None, "folder of file sources; null: POLICYGRAIN_DATA, else the working directory", strict=False
     )
-    train: Several[Text] = of_training_data(
+    train: Several[Text] = of_data(
         ..., "training problems: synthetic families, registered sets (`policygrain data list`) or .jsonl files"
     )
-    train_size: PositiveInt = of_training_data(
-        3000, "problems of a family; at most as many of a registered set or file"
-    )
-    validation_size: PositiveInt = of_training_data(60, "validation problems per source, which are used nowhere else")
+    train_size: PositiveInt = of_data(3000, "problems of a family; at most so many of a registered set or file")
+    validation_size: PositiveInt = of_data(60, "validation problems per source, which are used nowhere else")
     seed: Seed = of_problems(1, "seed of the synthetic problems")
     levels: Several[Level] = of_problems(
-        [1, 2, 3], "levels of the synthetic problems, in turn; 1 to 15, the longest solutions"
+        [1, 2, 3], "levels of synthetic problems, in turn; 15 has the longest solutions"
     )
 
 
@@ -268,10 +261,8 @@ class Sampling(Section):
 class Benchmark(Section):
     """A benchmark."""
 
-    name: Name = key(("benchmarks", "evaluation"), ..., "name in figures and tables")
-    source: Text = key(
-        ("benchmarks", "evaluation"), ..., "a family, a registered set (`policygrain data list`) or a .jsonl file"
-    )
+    name: Name = of_benchmarks(..., "name in figures and tables")
+    source: Text = of_benchmarks(..., "a family, a registered set (`policygrain data list`) or a .jsonl file")
     size: PositiveInt | None = key(("benchmarks",), None, "maximum number of problems; null: all, of a family 300")
     extraction: Extraction | None = of_evaluation(None, "how the answer is extracted; null: as in the study")
     sampling: Sampling | None = Field(None, description="sampling parameters; null: those of `evaluation`")
@@ -289,9 +280,7 @@ def distinct_names(benchmarks: list[Benchmark]) -> list[Benchmark]:
 class Evaluation(Section):
     """The evaluation of initial and final models on benchmarks."""
 
-    engine: Literal["auto", "vllm", "transformers"] = of_evaluation(
-        "auto", "auto: vllm if installed, else transformers"
-    )
+    engine: Literal["auto", "vllm", "transformers"] = of_evaluation("auto", "auto: vllm if it is installed")
     sampling: Sampling = Field(Sampling(), description="sampling parameters of benchmarks that do not have their own")
     registered_sampling: bool = of_evaluation(
         False, "n, temperature and top_p of registered benchmarks without `sampling` are as in `policygrain data list`"
@@ -304,9 +293,7 @@ class Evaluation(Section):
         False, "evaluate a run's model in the process that trained it, which saves start-up time for tiny models"
     )
     seed: Seed = of_evaluation(7, "sampling seed")
-    stop: list[Text] = of_evaluation(
-        [], "a response ends before the first of these strings, as in base models that go on with another problem"
-    )
+    stop: list[Text] = of_evaluation([], "a response ends before the first of these, for base models that go on")
 
 
 class Logs(Section):
@@ -338,15 +325,11 @@ class Training(Section):
     )
     model: Text | None = of_run(None, "with trainer: command, the folder of the final model; null: not evaluated")
     trl: dict[str, Any] = of_run({}, "further settings of TRL's GRPOConfig, such as fsdp or ddp_timeout")
-    verl: dict[str, Any] = of_run(
-        {}, "further settings of verl's ppo_trainer, such as trainer.n_gpus_per_node, as nested mappings"
-    )
+    verl: dict[str, Any] = of_run({}, "further settings of verl's ppo_trainer, as nested mappings")
     steps: PositiveInt = of_run(30, "training steps; each samples one batch")
     prompts_per_step: PositiveInt = of_run(16, "prompts per batch")
     group: int = of_run(8, "responses per prompt (group size G); a single one has no advantage", ge=2, le=100_000)
-    updates_per_batch: PositiveInt = of_run(
-        4, "minibatches, and optimizer steps, in a pass over a batch; more of them are more off-policy"
-    )
+    updates_per_batch: PositiveInt = of_run(4, "minibatches in a pass over a batch, with an optimizer step each")
     epochs: PositiveInt = of_run(1, "passes over each batch, all with the same old log-probabilities")
     learning_rate: float = of_run(2e-4, "learning rate of AdamW; with 0 nothing is learned", ge=0, le=1)
     warmup_updates: NonNegativeInt = of_run(0, "optimizer steps of linear learning-rate warmup")
@@ -486,9 +469,7 @@ class Study(Section):
     model: Model = Field(Model(), description="the model that training starts from")
     prompt: Prompt = Field(Prompt(), description="prompt format")
     data: Data = Field(description="training and validation problems")
-    grader: Literal["numeric", "math"] = of_policy(
-        "numeric", "grader of answers, in training and evaluation: exact comparison of numbers, or math-verify"
-    )
+    grader: Literal["numeric", "math"] = of_policy("numeric", "of answers: exact comparison of numbers, or math-verify")
     extraction: Extraction = of_policy(
         "boxed",
         r"how the answer is extracted from a response: boxed: the last complete \boxed{…}; answer_line: the last line "
@@ -499,9 +480,7 @@ class Study(Section):
     methods: Annotated[dict[Name, InstanceOf[Method]], BeforeValidator(_finished)] = of_run(
         {}, "new methods, each with the method (`base`) that it changes, and changes to presets"
     )
-    experiments: dict[Name, Experiment] = Field(
-        min_length=1, description="experiments by name: methods × settings × seeds"
-    )
+    experiments: dict[Name, Experiment] = Field(min_length=1, description="by name: methods × settings × seeds")
     evaluation: Evaluation = Field(description="evaluation on benchmarks")
     figures: Annotated[list[FigureName], AfterValidator(distinct)] = of_figures(
         ["benchmarks", "dynamics", "clip_ratio"], "figures to draw"

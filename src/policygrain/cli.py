@@ -23,8 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         from .commands.app import app, call
     except ModuleNotFoundError as error:
-        needed = "commands need the pipeline: pip install './policygrain[study]' beside the clone"
-        print(f"policygrain: {needed} ({error}).", file=sys.stderr)
+        needed = f"commands need the pipeline: pip install './policygrain[study]' beside the clone ({error})"
+        print(f"policygrain: {needed}.", file=sys.stderr)
         return 2
     if os.environ.get("SLURM_PROCID") == "0":
         # The first line of a job's log. Snakemake shows SLURM's own log as well, unless the rule's log is empty.

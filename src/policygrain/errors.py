@@ -52,11 +52,9 @@ def explained(error: ValueError, where: str = "") -> str:
 
     A check of a section begins its message with the key of the section that is wrong.
     """
-    found = (
-        error.errors() if hasattr(error, "errors") else [{"type": "value_error", "loc": (), "ctx": {"error": error}}]
-    )
-    prefix = [where] if where else []
-    return "\n".join(_line(one, ".".join(map(str, [*prefix, *one["loc"]]))) for one in found)
+    own = {"type": "value_error", "loc": (), "ctx": {"error": error}}
+    found = error.errors() if hasattr(error, "errors") else [own]
+    return "\n".join(_line(one, ".".join(map(str, [where, *one["loc"]])).removeprefix(".")) for one in found)
 
 
 def _line(error: Mapping[str, Any], where: str) -> str:

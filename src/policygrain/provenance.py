@@ -34,8 +34,8 @@ def versions() -> dict[str, str]:
 def commit(package: Path = PACKAGE) -> str:
     """Git commit of the working copy with this ``package`` at the first call; empty outside of one.
 
-    It ends with `+` if tracked files have changes, or if the package has files that git does not track. Long
-    computations call this first, because the working copy may change while they run.
+    It ends with `+` if tracked files have changes, or the package has other files. Long computations call this first,
+    because the working copy may change while they run.
     """
     # An installed package may be in a repository that has nothing to do with it, such as one with its own `.venv`.
     if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
@@ -47,7 +47,6 @@ def commit(package: Path = PACKAGE) -> str:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """The output of git; None if it fails."""
     command = ["git", "--no-optional-locks", *arguments]  # several processes may ask at once
     try:
         return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout

@@ -182,12 +182,9 @@ def read_record(kind: type[AnyRecord], path: Path, again: str) -> AnyRecord:
     data = read_json(path, again)
     if not isinstance(data, dict):
         raise UserError(f"{path}: expected a JSON object, got {type(data).__name__}. {again}")
-    version = data.get("schema_version", 1)
-    if version != SCHEMA_VERSION:
-        raise UserError(
-            f"{path}: written by another version of policygrain (record schema {version}, this one reads "
-            f"{SCHEMA_VERSION}). {again}"
-        )
+    if (version := data.get("schema_version", 1)) != SCHEMA_VERSION:
+        schemas = f"record schema {version}, this one reads {SCHEMA_VERSION}"
+        raise UserError(f"{path}: written by another version of policygrain ({schemas}). {again}")
     try:
         return kind.model_validate(data)
     except ValidationError as error:

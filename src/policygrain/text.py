@@ -13,7 +13,7 @@ LATEX = str.maketrans({"−": "$-$", "±": r"$\pm$", "φ": r"$\varphi$", "λ": r
 def columns(
     rows: Sequence[Sequence[str]], header: Sequence[str] = (), align: str = "l", form: str = "plain"
 ) -> list[str]:
-    """Lines of a table with aligned columns, the header first; ``form`` is one of tabulate's.
+    """Lines of a table, the header first; ``form`` is one of tabulate's.
 
     ``align`` has one letter per column, "l" for left and "r" for right; the last letter applies to all further columns.
     """

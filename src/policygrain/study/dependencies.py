@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from .. import digests
 from ..objective.method import TEXTS
-from .runs import Arm, methods_of, run_matrix
+from .runs import Arm, run_matrix
 from .schema import Artefact, Study, decides, leaves
 
 CODE = "code"  # a setting of runs: custom function, or file of a command → digest
@@ -32,8 +32,8 @@ def stage_settings(study: Study, sources: Mapping[str, str], start: str | None) 
     pretrained initial model; None for tiny models, which are files of the study.
     """
     arms = run_matrix(study).arms
-    shown = [method for method in methods_of(study) if method.name in {arm.method_name for arm in arms.values()}]
-    drawn = {**settings(study, "figures"), "texts": {m.name: [getattr(m, key) for key in TEXTS] for m in shown}}
+    texts = {arm.method_name: [getattr(arm.method, key) for key in TEXTS] for arm in arms.values()}
+    drawn = {**settings(study, "figures"), "texts": texts}
     drawn.pop("figures", None)
     problems = {s: sources[s] for s in study.data.train if s in sources}
     benchmarks = {b.source: sources[b.source] for b in study.evaluation.benchmarks if b.source in sources}
@@ -63,11 +63,6 @@ def arm_settings(study: Study, arm: Arm) -> dict[str, Any]:
 def run_settings(study: Study, arm: Arm, seed: int) -> dict[str, Any]:
     """The settings that a run depends on directly."""
     return {**arm_settings(study, arm), "seed": seed, "start_seed": start_seed(study, seed)}
-
-
-def start_settings(study: Study, seed: int) -> dict[str, Any]:
-    """The settings that an initial model depends on directly; ``seed`` is its own, not that of a run."""
-    return {**settings(study, "start_model"), "seed": seed}
 
 
 def code_digests(arm: Arm) -> dict[str, str]:

@@ -53,7 +53,6 @@ def parse_study(data: Mapping[str, Any], path: Path) -> Study:
 
 
 def _check_arms(study: Study) -> None:
-    """UserError for an arm with wrong settings, or with a name that cannot name a folder."""
     for name, experiment in study.experiments.items():
         try:
             for arm in arms_of(experiment, study):

@@ -18,7 +18,7 @@ from ..hub import identity
 from ..paths import DataFolder, StartFolder
 from ..records import StartModelRecord, write_record
 from ..results import start_model
-from ..study.dependencies import start_settings
+from ..study.dependencies import settings
 
 if TYPE_CHECKING:
     from ..study import Study
@@ -119,7 +119,7 @@ def _made_from(study: Study, seed: int, data: DataFolder) -> dict[str, Any]:
     if model.sft is not None:
         compute = str(resolve_compute(model.sft.compute))  # `auto` depends on the machine
         pretrained = {"start_model": identity(model.start, model.revision), "compute": compute}
-    return {**start_settings(study, seed), "training_data": digests.of_file(data.train), **pretrained}
+    return {**settings(study, "start_model"), "seed": seed, "training_data": digests.of_file(data.train), **pretrained}
 
 
 def check_start_model(folder: Path, revision: str | None = None) -> str:

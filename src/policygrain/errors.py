@@ -48,10 +48,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def explained(error: ValueError, where: str = "") -> str:
-    """Lines `KEY: what is wrong` of an error by pydantic, or by a check of its own, on the value of the key ``where``.
-
-    A check of a section begins its message with the key of the section that is wrong.
-    """
+    """Lines `KEY: what is wrong` of an error by pydantic, or by a check of its own, on the value of ``where``."""
     own = {"type": "value_error", "loc": (), "ctx": {"error": error}}
     found = error.errors() if hasattr(error, "errors") else [own]
     return "\n".join(_line(one, ".".join(map(str, [where, *one["loc"]])).removeprefix(".")) for one in found)
@@ -61,6 +58,7 @@ def _line(error: Mapping[str, Any], where: str) -> str:
     kind, value = error["type"], error.get("input")
     if kind == "value_error":
         said = str(error["ctx"]["error"])
+        # A check of a section begins with the key of the section that is wrong.
         between = "" if not where else "." if re.match(r"[^ ]+: ", said) else ": "
         return f"{where}{between}{said}{'' if said.endswith(('.', '?')) else '.'}"
     if where.endswith(".[key]"):

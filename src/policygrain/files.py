@@ -22,10 +22,7 @@ def atomic_text(path: Path, text: str) -> None:
 
 
 def atomic_bytes(path: Path, content: bytes) -> None:
-    """Write ``content`` to a temporary file in the same folder, flush it to disk, and rename it to ``path``.
-
-    UserError if it cannot be written.
-    """
+    """Write a temporary file in the same folder, flush it, and rename it to ``path``. UserError if that fails."""
     temporary = path.with_name(f".{path.name}.tmp")  # the same each time, so a killed process leaves at most one
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -146,7 +143,7 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
 def model_folder(folder: Path, again: str) -> Iterator[Path]:
     """A temporary neighbour of ``folder`` to write a model into; at the end it takes the place of ``folder``.
 
-    UserError if it cannot be written; its message ends with ``again``, the effect of running the command again.
+    UserError if it cannot be written, which ends with ``again``, the effect of running the command again.
     """
     from safetensors import SafetensorError
 
@@ -159,6 +156,5 @@ def model_folder(folder: Path, again: str) -> Iterator[Path]:
         temporary.rename(folder)
     except (OSError, RuntimeError, SafetensorError) as error:  # a full disk is any of these
         shutil.rmtree(temporary, ignore_errors=True)
-        raise UserError(
-            f"{folder}: the model cannot be written: {error}. Free some space and run the command again: {again}."
-        ) from error
+        remedy = f"Free some space and run the command again: {again}."
+        raise UserError(f"{folder}: the model cannot be written: {error}. {remedy}") from error

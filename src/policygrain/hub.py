@@ -31,10 +31,7 @@ def pinned(model: Model) -> Model:
 
 
 def config_of(name: str, revision: str | None = None, offline: bool = False) -> Path:
-    """The `config.json` of a model in a folder or this machine's cache, else, unless ``offline``, from the hub.
-
-    UserError if it is not found; the message has the command that downloads the model.
-    """
+    """`config.json` of a model in a folder, this machine's cache or, unless ``offline``, the hub. UserError for none."""
     from huggingface_hub import hf_hub_download
 
     if (path := Path(name, "config.json")).is_file():

@@ -140,7 +140,6 @@ def _check_one_start(study: Study, runs: Mapping[str, RunConfig]) -> None:
 
 
 def _check_settings(what: str, recorded: dict[str, Any], expected: dict[str, Any]) -> None:
-    """UserError if a result, ``what``, was made with other settings than the study's."""
     keys = {*recorded, *expected} - {CODE}  # the files of custom functions may not be here
     if differ := sorted(key for key in keys if recorded.get(key) != expected.get(key)):
         raise UserError(f"{what} with other settings than the study's ({', '.join(differ)} differ). {ALL}")

@@ -43,16 +43,13 @@ def constants() -> dict[str, dict[str, Any]]:
 
 
 def run_tokens(study: Study, arm: Arm, lengths: Mapping[str, Any]) -> Array:
-    """Numbers of `TOKENS` [3] of a run: its steps, and validation before the first step, regularly and after the last.
-
-    If only the metric `kl_initial` needs the reference policy, it scores a quarter of the groups.
-    """
+    """Numbers of `TOKENS` [3] of a run: its steps, and validation before them, regularly and after the last."""
     method, training = arm.method, arm.training
     if training.trainer == "command":  # nothing is known of it
         return np.zeros(3)
     one = min(lengths["response"], training.max_tokens)
     draws = min(lengths["draws"], method.sampler.max_batches) if method.sampler.dynamic else 1.0
-    reference = 1 if "reference" in method.needs else 1 / 4
+    reference = 1 if "reference" in method.needs else 1 / 4  # of the groups, for the metric `kl_initial`
     passes = 1 + reference + training.epochs * ("step_log_probs" in method.needs)
     response, text = training.group * one, lengths["prompt"] + training.group * one
     step = training.prompts_per_step * np.array([draws * response, passes * text, training.epochs * text])
@@ -175,10 +172,7 @@ def plan_text(plan: Mapping[str, Any]) -> str:
 
 
 def power_text(plan: Mapping[str, Any], study: Study, results: StudyResults) -> str:
-    """Seeds per arm that show a difference of each size, and the device-hours of both arms, as a Markdown table.
-
-    The spread is that of ``results``, pooled over comparisons with equal settings. UserError if none has two seeds.
-    """
+    """A Markdown table: seeds per arm that show a difference, by the spread in ``results``, and hours of both arms."""
     from ..analysis.contrasts import contrasts
     from ..analysis.statistics import POWER, pooled_spread, seeds_to_show
 

@@ -28,8 +28,7 @@ VERSIONS = {"data": 1, "benchmarks": 1, "start": 1, "train": 2, "evaluation": 1,
 def stage_settings(study: Study, sources: Mapping[str, str], start: str | None) -> dict[str, Any]:
     """Name of a file in `settings/` → its content, of every stage, arm and figure of a study.
 
-    ``sources``: source of problems → digest of its file, for those that are files. ``start``: digest or commit of a
-    pretrained initial model; None for tiny models, which are files of the study.
+    ``sources``: source of problems → digest of its file. ``start``: digest or commit of a pretrained initial model.
     """
     arms = run_matrix(study).arms
     texts = {arm.method_name: [getattr(arm.method, key) for key in TEXTS] for arm in arms.values()}

@@ -92,16 +92,13 @@ class RunMatrix:
 
 
 def arms_of(experiment: Experiment, study: Study) -> list[Arm]:
-    """The arms of one experiment: every method with every combination of `vary`. UserError for a wrong one.
-
-    Values that equal the study's training settings are not part of an arm's name.
-    """
+    """The arms of one experiment: every method with every combination of `vary`. UserError for a wrong one."""
     arms = []
     for method_name in experiment.methods:
         for values in itertools.product(*experiment.vary.values()):
-            pairs = zip(experiment.vary, values, strict=True)
-            changed = tuple((key, value) for key, value in pairs if getattr(study.training, key, None) != value)
-            arms.append(Arm.of(study, method_name, changed))
+            varied = zip(experiment.vary, values, strict=True)
+            changed = tuple((key, value) for key, value in varied if getattr(study.training, key, None) != value)
+            arms.append(Arm.of(study, method_name, changed))  # what is as in the study is not in its name
     return arms
 
 

@@ -31,7 +31,7 @@ def pinned(model: Model) -> Model:
 
 
 def config_of(name: str, revision: str | None = None, offline: bool = False) -> Path:
-    """`config.json` of a model in a folder, this machine's cache or, unless ``offline``, the hub. UserError for none."""
+    """`config.json` of a model in a folder, the local cache or, unless ``offline``, the hub. UserError if none."""
     from huggingface_hub import hf_hub_download
 
     if (path := Path(name, "config.json")).is_file():
@@ -43,10 +43,9 @@ def config_of(name: str, revision: str | None = None, offline: bool = False) -> 
         except HUB_ERRORS as error:
             reason = str(error).strip().partition("\n")[0]
             hub = "" if local else f", and the hub does not provide it ({reason})"
-    fetch = f"hf download {name}{f' --revision {revision}' if revision else ''}"
+    fetch = f"Fetch it where there is a network: `hf download {name}{f' --revision {revision}' if revision else ''}`."
     raise UserError(
-        f"the model {name!r} is neither a folder with a config.json nor in this machine's cache{hub}. Fetch it where "
-        f"there is a network: `{fetch}`."
+        f"the model {name!r} is neither a folder with a config.json nor in this machine's cache{hub}. {fetch}"
     )
 
 

@@ -32,10 +32,9 @@ def versions() -> dict[str, str]:
 
 @cache
 def commit(package: Path = PACKAGE) -> str:
-    """Git commit of the working copy with this ``package`` at the first call; empty outside of one.
+    """Git commit of the working copy with this ``package``; empty outside of one, with `+` if there are changes.
 
-    It ends with `+` if tracked files have changes, or the package has other files. Long computations call this first,
-    because the working copy may change while they run.
+    Long computations call this first, because the working copy may change while they run.
     """
     # An installed package may be in a repository that has nothing to do with it, such as one with its own `.venv`.
     if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:

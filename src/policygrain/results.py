@@ -8,20 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import digests
+from . import digests, records
 from .errors import NoResults, UserError
 from .files import json_lines
-from .paths import START, StudyFolder
-from .records import (
-    BenchmarkRecord,
-    EvaluatedArm,
-    EvaluatedSample,
-    ModelEvaluation,
-    RunConfig,
-    RunSummary,
-    StartModelRecord,
-    read_record,
-)
+from .paths import START, EvaluationFolder, RunFolder, StartFolder, StudyFolder
+from .records import read_record
 from .study import Study, load_study
 from .study.dependencies import CODE, arm_settings, settings, start_seed, start_seeds
 from .study.runs import Run, RunMatrix, arms_of, run_matrix
@@ -31,30 +22,26 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from .paths import EvaluationFolder, RunFolder, StartFolder
-
 ALL = "Run `snakemake all`."
 TRAIN = "To train the run again, remove its folder; other results are kept."
 EVALUATE = "Evaluate the model again."
 
 
-def run_config(run: RunFolder) -> RunConfig:
+def run_config(run: RunFolder) -> records.RunConfig:
     """The key and settings of the run that a folder belongs to."""
-    return read_record(RunConfig, run.config, TRAIN)
+    return read_record(records.RunConfig, run.config, TRAIN)
 
 
-def run_summary(run: RunFolder) -> RunSummary:
+def run_summary(run: RunFolder) -> records.RunSummary:
     """The summary of a run that has ended."""
-    return read_record(RunSummary, run.summary, TRAIN)
+    return read_record(records.RunSummary, run.summary, TRAIN)
 
 
 def run_metrics(run: RunFolder) -> list[dict[str, Any]]:
     """The metrics of a run by step. UserError if steps are missing."""
     rows = _steps(run, run.metrics)
-    if run.summary.exists():
-        steps = run_summary(run).final.steps
-        if len(rows) != steps + 1:  # the last line is the final validation
-            raise UserError(f"{run.metrics}: {len(rows)} steps of {steps + 1}, although the run has ended. {TRAIN}")
+    if run.summary.exists() and len(rows) != (count := run_summary(run).final.steps + 1):  # with the final validation
+        raise UserError(f"{run.metrics}: {len(rows)} steps of {count}, although the run has ended. {TRAIN}")
     return rows
 
 
@@ -74,17 +61,17 @@ def _steps(run: RunFolder, path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def start_model(folder: StartFolder) -> StartModelRecord:
+def start_model(folder: StartFolder) -> records.StartModelRecord:
     """The record of an initial model that the pipeline built."""
-    return read_record(StartModelRecord, folder.record, "Remove the folder and build the model again.")
+    return read_record(records.StartModelRecord, folder.record, "Remove the folder and build the model again.")
 
 
-def model_evaluation(folder: EvaluationFolder) -> ModelEvaluation:
+def model_evaluation(folder: EvaluationFolder) -> records.ModelEvaluation:
     """The evaluation of one model."""
-    return read_record(ModelEvaluation, folder.record, EVALUATE)
+    return read_record(records.ModelEvaluation, folder.record, EVALUATE)
 
 
-def evaluated_samples(folder: EvaluationFolder, record: BenchmarkRecord) -> pd.DataFrame:
+def evaluated_samples(folder: EvaluationFolder, record: records.BenchmarkRecord) -> pd.DataFrame:
     """The rows of `samples` that are sampled responses to a benchmark. UserError if they are of another evaluation."""
     rows = samples(folder.samples)
     rows = rows[(rows["benchmark"] == record.benchmark) & ~rows["greedy"]]
@@ -98,7 +85,7 @@ def samples(path: Path) -> pd.DataFrame:
     import pandas as pd
 
     try:
-        return pd.read_parquet(path, columns=list(EvaluatedSample._fields))
+        return pd.read_parquet(path, columns=list(records.EvaluatedSample._fields))
     except (OSError, ValueError) as error:  # Arrow's errors are of these kinds
         reason = str(error).strip().partition("\n")[0]
         raise UserError(f"{path}: cannot be read as evaluated samples ({reason}). {EVALUATE}") from error
@@ -106,8 +93,6 @@ def samples(path: Path) -> pd.DataFrame:
 
 def share_starts(study: Study) -> bool:
     """Whether several seeds begin from each of several initial models, which are then the units of replication."""
-    if study.model.starts is None:  # each seed has its own
-        return False
     seeds = {run.seed for run in run_matrix(study).runs}
     return 1 < len({start_seed(study, seed) for seed in seeds}) < len(seeds)
 
@@ -125,7 +110,7 @@ def mean_by_unit(study: Study, seeds: Iterable[Any], values: NDArray[np.float64]
     return np.array([values[starts == start].mean(axis=0) for start in np.unique(starts)])
 
 
-def _check_one_start(study: Study, runs: Mapping[str, RunConfig]) -> None:
+def _check_one_start(study: Study, runs: Mapping[str, records.RunConfig]) -> None:
     """UserError if runs, by the names of their folders, began from different models that had the same name."""
     if study.model.start == "tiny":
         return
@@ -146,10 +131,9 @@ def _check_settings(what: str, recorded: dict[str, Any], expected: dict[str, Any
 
 
 class StudyResults:
-    """The results of one study. They can be read without raw data, models and network."""
+    """The results of a study, by default of the study file in them. They are read without data, models and network."""
 
     def __init__(self, results: Path, study: Study | None = None) -> None:
-        """``study``: by default the study file in ``results``."""
         self.folder = StudyFolder(results)
         if study is None and not self.folder.study.exists():
             raise UserError(f"{results}: no study.yaml here; give a study's results folder, such as results/laptop.")
@@ -180,12 +164,12 @@ class StudyResults:
         return folders
 
     @cached_property
-    def summaries(self) -> dict[Run, RunSummary]:
+    def summaries(self) -> dict[Run, records.RunSummary]:
         """The summaries of the runs that have ended."""
         return {run: run_summary(folder) for run, folder in self.trained.items() if folder.summary.exists()}
 
     @cached_property
-    def model_evaluations(self) -> dict[str, ModelEvaluation]:
+    def model_evaluations(self) -> dict[str, records.ModelEvaluation]:
         """All evaluations, of initial models and then of runs. UserError if one was made with other settings."""
         starts = [f"{START}/seed{seed}" for seed in start_seeds(self.study)]
         names = [*starts, *(run.name for run in self.matrix.evaluated)]
@@ -194,7 +178,7 @@ class StudyResults:
         expected = settings(self.study, "evaluation")
         for arm in dict.fromkeys(name.split("/")[0] for name in found):
             if (path := self.folder.evaluated(arm)).exists():
-                evaluated = read_record(EvaluatedArm, path, EVALUATE)
+                evaluated = read_record(records.EvaluatedArm, path, EVALUATE)
                 _check_settings(f"{path}: an evaluation", evaluated.settings, expected)
         return found
 

@@ -1,7 +1,4 @@
-"""The commands of the command line.
-
-The modules import what a command needs when it is called, so that `policygrain --help` is fast.
-"""
+"""The commands. They import what they need when they are called, so that `policygrain --help` is fast."""
 
 from . import data, study
 from .app import app

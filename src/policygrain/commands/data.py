@@ -63,10 +63,9 @@ def _fetch(names: Names = None, root: Root = None) -> None:
 
 @data.command("check")
 def _check(names: Names = None, root: Root = None) -> None:
-    """Check the files of sets in the folder, and the answers or tests of your own problems.
+    """Compare sets in the folder with what is registered, and check your own problems (.jsonl).
 
-    Sets are compared with what is registered. In a .jsonl file of your own, answers must be readable as mathematics,
-    and tests must call the function.
+    Their answers must be readable as mathematics, and tests must call the function.
     """
     from ..data.sets import SETS, data_root
 

@@ -65,10 +65,7 @@ def run_settings(study: Study, arm: Arm, seed: int) -> dict[str, Any]:
 
 
 def code_digests(arm: Arm) -> dict[str, str]:
-    """Custom function, or word of the command that is a file in the working directory → digest of its file, if found.
-
-    Nothing is imported, and other modules that a file imports are not part of its digest.
-    """
+    """Custom function, or word of the command that is a file in the working directory → digest of its file."""
     files = {name: _file_of(name.partition(":")[0]) for name in arm.method.custom_functions}
     for word in shlex.split(arm.training.command or ""):
         if Path(word).is_file() and Path(word).resolve().is_relative_to(Path.cwd()):
@@ -77,7 +74,7 @@ def code_digests(arm: Arm) -> dict[str, str]:
 
 
 def _file_of(module: str) -> Path | None:
-    """The file of a module that is not imported; None if it is not found."""
+    """The file of a module; nothing is imported."""
     package, *parts = module.split(".")
     spec = find_spec(package)  # of a top-level name: imports nothing, and knows editable installations
     for part in parts:
@@ -101,7 +98,7 @@ def settings(section: BaseModel, artefact: Artefact, prefix: str = "") -> dict[s
             if info.get_default() is None and any(artefact in (decides(i) or ()) for _, i in leaves(type(value))):
                 values[key] = "set"  # an optional section, in which all keys may have default values
             values |= settings(value, artefact, f"{key}.")
-        elif isinstance(value, list | tuple):
+        elif isinstance(value, list):
             for i, item in enumerate(value):
                 values |= settings(item, artefact, f"{key}[{i}].")
         elif isinstance(value, dict):

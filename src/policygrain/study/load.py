@@ -70,16 +70,15 @@ def _check_arm(arm: Arm) -> None:
         raise UserError(f"methods: {arm.name} has prediction heads, which need training.compute: float32.")
     if arm.method.sampler.corrects and arm.training.old_log_probs == "engine":
         raise UserError(
-            f"methods: {arm.name} corrects (sampler.correction_cap, sampler.rejection_high) log-probabilities of the "
-            "trainer; set training.old_log_probs: trainer."
+            f"methods: {arm.name} has sampler.correction_cap or rejection_high; set training.old_log_probs: trainer."
         )
     if (invalid := re.search(r"[^A-Za-z0-9_.+=-]", arm.name)) is not None:
         raise UserError(
-            f"vary: {arm.name!r} contains {invalid[0]!r} and cannot name a folder. Write one study per value instead."
+            f"vary: {arm.name!r} contains {invalid[0]!r} and cannot name a folder; write a study per value."
         )
     if len(arm.name) > LONGEST_ARM:
         raise UserError(
-            f"vary: {arm.name!r} is too long to name a folder (at most {LONGEST_ARM} characters). Vary fewer keys."
+            f"vary: {arm.name!r} has more than {LONGEST_ARM} characters and cannot name a folder; vary less."
         )
     if arm.name == START:
         raise UserError(f"methods: {START!r} is reserved for the initial models.")

@@ -84,15 +84,14 @@ def section_of(annotation: Any) -> type[BaseModel] | None:
     """The section type of a key, of its list items or of its mapping values; None for other keys."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    sections = (section_of(argument) for argument in get_args(annotation))
-    return next((section for section in sections if section is not None), None)
+    return next(filter(None, map(section_of, get_args(annotation))), None)
 
 
 def distinct(values: Sequence[Any]) -> Sequence[Any]:
     """``values``; ValueError if one occurs twice."""
-    duplicate = next((value for i, value in enumerate(values) if value in values[:i]), None)
-    if duplicate is not None:
-        raise ValueError(f"{duplicate!r} occurs twice")
+    for i, value in enumerate(values):
+        if value in values[:i]:
+            raise ValueError(f"{value!r} occurs twice")
     return values
 
 
@@ -229,12 +228,8 @@ class Prompt(Section):
 class Data(Section):
     """Training and validation problems."""
 
-    root: Path | None = of_nothing(
-        None, "folder of file sources; null: POLICYGRAIN_DATA, else the working directory", strict=False
-    )
-    train: Several[Text] = of_data(
-        ..., "training problems: synthetic families, registered sets (`policygrain data list`) or .jsonl files"
-    )
+    root: Path | None = of_nothing(None, "folder of files; null: POLICYGRAIN_DATA, else the current one", strict=False)
+    train: Several[Text] = of_data(..., "synthetic families, registered sets (`policygrain data list`) or .jsonl files")
     train_size: PositiveInt = of_data(3000, "problems of a family; at most so many of a registered set or file")
     validation_size: PositiveInt = of_data(60, "validation problems per source, which are used nowhere else")
     seed: Seed = of_problems(1, "seed of the synthetic problems")
@@ -289,9 +284,7 @@ class Evaluation(Section):
         min_length=1, description="benchmarks, in the order of figures and tables"
     )
     greedy: bool = of_evaluation(False, "decode one more response per problem, greedily, for a table of its own")
-    after_training: bool = of_evaluation(
-        False, "evaluate a run's model in the process that trained it, which saves start-up time for tiny models"
-    )
+    after_training: bool = of_evaluation(False, "evaluate in the process of training: saves start-up for tiny models")
     seed: Seed = of_evaluation(7, "sampling seed")
     stop: list[Text] = of_evaluation([], "a response ends before the first of these, for base models that go on")
 
@@ -403,9 +396,7 @@ class Experiment(Section):
 
     methods: Several[str] = of_figures(..., "names of presets or of methods defined under `methods`")
     seeds: Several[Seed] | None = of_figures(None, "seeds of the runs; null: the seeds of the study")
-    vary: dict[str, Several[Any]] = of_figures(
-        {}, "training keys, each with a list of values (numbers or single words); every combination is run"
-    )
+    vary: dict[str, Several[Any]] = of_figures({}, "training keys with lists of values; every combination is run")
     evaluate: bool = of_figures(True, "evaluate the final models on the benchmarks")
     reference: str | None = of_figures(
         None,
@@ -463,9 +454,7 @@ class Study(Section):
         "initial models (docs/statistics.md, rule 4). A study that chooses settings and has this one as `base` sets []",
     )
     seeds: Several[Seed] = of_figures([0, 1, 2], "seeds of training runs and initial models")
-    seeds_per_process: Literal[1, "all"] = of_nothing(
-        1, "all: one process trains the seeds of an arm, one after the other, which saves start-up time"
-    )
+    seeds_per_process: Literal[1, "all"] = of_nothing(1, "all: one process trains all seeds of an arm, one by one")
     model: Model = Field(Model(), description="the model that training starts from")
     prompt: Prompt = Field(Prompt(), description="prompt format")
     data: Data = Field(description="training and validation problems")

@@ -21,12 +21,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 ROOT = Path(__file__).parents[1]
 settings.register_profile("few", max_examples=3)
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-OF_FIXTURES = {  # fixture → its need
-    "bubblewrap": "bubblewrap",
-    "chromium": "chromium",
-    "benchmarks_folder": "problem sets",
-    "cluster": "slurm",
-}
+# Fixture → its need.
+NEED_OF = {"bubblewrap": "bubblewrap", "chromium": "chromium", "benchmarks_folder": "problem sets", "cluster": "slurm"}
 # Needs of default tests, which `make test-optional` runs; the others belong to targets of their own (pyproject.toml).
 OPTIONAL = ("bubblewrap", "chromium", "problem sets")
 
@@ -45,7 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _needs(item: pytest.Item) -> set[str]:
     """What a test needs beyond the environment, by its marks and its fixtures."""
     named = {need for mark in item.iter_markers("needs") for need in mark.args}
-    return named | {OF_FIXTURES[name] for name in getattr(item, "fixturenames", ()) if name in OF_FIXTURES}
+    return named | {NEED_OF[name] for name in getattr(item, "fixturenames", ()) if name in NEED_OF}
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -88,7 +84,6 @@ def made(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def start(made):
-    """The initial model alone."""
     return made[1]
 
 
@@ -103,13 +98,8 @@ def chat_start(made, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def cluster():
-    """A real SLURM of the tests' own."""
-
-    def interrupt(number: int, frame: object) -> None:
-        """As Ctrl-C does, so that a CI that ends the tests has their cluster ended too."""
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
+    """A real SLURM of the tests' own, which ends if the tests are ended by SIGTERM, as a CI does."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with slurm.running() as cluster:
             yield cluster
@@ -124,7 +114,6 @@ def bubblewrap():
 
 @pytest.fixture(scope="session")
 def benchmarks_folder():
-    """Folder of real problem sets."""
     return problem_sets()
 
 
@@ -142,7 +131,6 @@ def chromium(tmp_path_factory):
 
 
 def browser() -> str | None:
-    """The first browser that is installed."""
     return next((path for name in BROWSERS if (path := shutil.which(name))), None)
 
 

@@ -13,7 +13,6 @@ from policygrain.hub import identity, pinned
 from policygrain.paths import DataFolder, StudyFolder
 from policygrain.records import write_record
 from policygrain.results import StudyResults, run_config
-from policygrain.study import Study
 from policygrain.study.runs import run_matrix
 from policygrain.study.schema import Model
 from policygrain.trainers.run import run_config as config_of_run
@@ -38,10 +37,6 @@ def cache(tmp_path, made, monkeypatch):
     return folder
 
 
-def study_from(start: str) -> Study:
-    return small_study(model={"start": start})
-
-
 def test_a_name_is_the_commit_that_is_in_the_cache(cache):
     assert identity("some/model") == identity("some/model", "main") == OLD
     assert identity("some/model", NEW) == NEW
@@ -49,13 +44,12 @@ def test_a_name_is_the_commit_that_is_in_the_cache(cache):
     assert pinned(Model(start="tiny")).revision is None
     (cache / "refs" / "main").write_text(NEW)
     assert identity("some/model") == NEW
-    with pytest.raises(UserError, match=r"other/model.*neither a folder with"):
+    with pytest.raises(UserError, match=r"'other/model' is neither a folder with .*`hf download other/model`"):
         identity("other/model")
 
 
 def written(name: str, results: StudyFolder) -> dict[str, str]:
-    """The settings of a study that begins from this model."""
-    write_settings(study_from(name), results)
+    write_settings(small_study(model={"start": name}), results)
     return {path.name: path.read_text() for path in results.settings("x").parent.rglob("*.json")}
 
 
@@ -75,7 +69,7 @@ def test_another_commit_or_other_weights_start_again_what_is_made_from_them(cach
 
 
 def test_runs_record_their_commit_and_are_not_compared_with_those_of_another(cache, made, tmp_path):
-    study, folder = study_from("some/model").model_copy(update={"seeds": [0, 1]}), StudyFolder(tmp_path / "results")
+    study, folder = small_study(model={"start": "some/model"}, seeds=[0, 1]), StudyFolder(tmp_path / "results")
     (arm,) = run_matrix(study).arms.values()
     for seed in (0, 1):
         config = config_of_run(study, arm, seed, "some/model", DataFolder(made[0]))

@@ -20,7 +20,7 @@ def identity(start: str, revision: str | None = None) -> str:
     """The digest of a model folder, or the commit that a branch, a tag or a commit names. UserError for neither."""
     if (folder := Path(start)).is_dir():
         return digests.of_model(folder)
-    return revision if re.fullmatch(r"[0-9a-f]{40}", revision or "") else config_of(start, revision).parent.name
+    return revision if revision and re.fullmatch(r"[0-9a-f]{40}", revision) else config_of(start, revision).parent.name
 
 
 def pinned(model: Model) -> Model:

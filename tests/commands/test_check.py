@@ -19,24 +19,15 @@ QUESTIONS = [{"id": str(i), "problem": f"What is {i} + {i}?", "answer": str(2 * 
 
 
 def of_file(folder: Path, size: int = 3, **changes: Any) -> Study:
-    """A study of five problems in a file."""
     write_lines(folder / "own.jsonl", QUESTIONS)
     data = {"root": str(folder), "train": ["own.jsonl"], "train_size": size, "validation_size": 2}
     return small_study(data=data, model={"tiny": {"vocabulary": 300}, "warm_start": {"steps": 0}}, **changes)
 
 
-def test_a_start_that_is_no_model_is_said_at_once(tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "empty"))
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    folder = tmp_path / "model"
-    folder.mkdir()
-    (folder / "config.json").write_text('{"max_position_embeddings": 99}')
-    for start, says in (
-        ("some/model", r"'some/model' is neither a folder .*`hf download some/model`"),
-        (str(folder), r"is not a model with a tokenizer: tokenizer_config\.json is missing"),
-    ):
-        with pytest.raises(UserError, match=says):
-            check_study(small_study(model={"warm_start": {"steps": 0}, "start": start}))
+def test_a_start_without_a_tokenizer_is_said_at_once(tmp_path):
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": 99}')
+    with pytest.raises(UserError, match=r"is not a model with a tokenizer: tokenizer_config\.json is missing"):
+        check_study(small_study(model={"warm_start": {"steps": 0}, "start": str(tmp_path)}))
 
 
 def test_ids_of_a_benchmark_are_unique(tmp_path):
@@ -67,7 +58,6 @@ def test_prepare_checks_the_study_before_it_writes(tmp_path):
 
 
 NOTHING = "#!/bin/sh\n"
-# sbatch refuses every job and says why, at its last line.
 REFUSES = "#!/bin/sh\necho 'allocation failure: Requested node configuration is not available' >&2; exit 1\n"
 
 
@@ -78,8 +68,7 @@ def check(root, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
     def run(profile: str = "{}", sbatch: str = NOTHING) -> tuple[int, str]:
-        # Snakemake's executor looks for squeue.
-        for name, text in {"sbatch": sbatch, "squeue": NOTHING}.items():
+        for name, text in {"sbatch": sbatch, "squeue": NOTHING}.items():  # the executor looks for squeue
             Path(name).write_text(text)
             Path(name).chmod(0o755)
         Path("profile.yaml").write_text(profile)
@@ -100,8 +89,7 @@ def test_a_profile_that_snakemake_or_its_executor_refuses(check, profile, expect
 def test_slurm_is_asked_and_what_it_refuses_is_named_with_the_rule(check):
     profile = "set-resources: {train: {slurm_partition: gpu, gpu: 8, mem: 90GB, runtime: 2h}}"
     options = "train: --partition=gpu -t 120 --mem 90000 --cpus-per-task=1 --gpus=8\n"
-    code, said = check(profile)
-    assert code == 0 and options in said
+    assert check(profile)[0] == 0
     code, said = check(profile, sbatch=REFUSES)
     assert code == 2 and options in said
     assert "profile.yaml, train: allocation failure: Requested node configuration is not available" in said

@@ -1,9 +1,12 @@
-"""The command line: its commands, messages, exit codes, and what it imports."""
+"""The command line: its commands, messages, exit codes, what it imports; stages called by hand."""
 
 import os
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -11,29 +14,16 @@ import typer
 from policygrain.cli import main, repeated
 from policygrain.commands import app
 from policygrain.errors import Stopped, UserError
+from policygrain.files import read_json
+from policygrain.paths import StudyFolder
 from policygrain.study import load_study
 
 from ..support.made_up import make_up
+from ..support.small import SMALL, write_study
+from . import CASES
 
 STAGES = {"prepare", "start-model", "train", "evaluate", "figure", "report", "track"}
 PEOPLE = {"check", "plan", "methods", "data", "evaluate-model", "grade", "claim", "ui"}
-
-
-@pytest.fixture
-def methods_that(monkeypatch):
-    """Let `policygrain methods` raise an error; returns the exit code."""
-
-    def raises(error: BaseException) -> int:
-        def method_names() -> None:
-            raise error
-
-        monkeypatch.setattr("policygrain.commands.study.method_names", method_names)
-        return main(["methods"])
-
-    return raises
-
-
-# ---- help -----------------------------------------------------------------------------------------------------------
 
 
 def test_the_commands_are_those_of_the_workflow_and_those_for_people(capsys):
@@ -45,12 +35,12 @@ def test_the_commands_are_those_of_the_workflow_and_those_for_people(capsys):
 
 
 def test_what_is_no_command_or_option_is_said(capsys):
-    assert main(["evalute", "--config", "study.yaml"]) == 2
-    assert "No such command 'evalute'" in capsys.readouterr().err
-    assert main(["anatomy", "rollouts"]) == 2
-    assert "'anatomy' is part of the lab: `pip install ./lab`" in capsys.readouterr().err
-    assert main(["plan", "config.yaml", "--devise", "cpu"]) == 2
-    assert "--device" in capsys.readouterr().err
+    for words, says in (
+        (["evalute", "--config", "study.yaml"], "No such command 'evalute'"),
+        (["anatomy", "rollouts"], "'anatomy' is part of the lab: `pip install ./lab`"),
+        (["plan", "config.yaml", "--devise", "cpu"], "--device"),
+    ):
+        assert main(words) == 2 and says in capsys.readouterr().err
 
 
 def test_setup_names_the_versions_of_python_that_it_needs(root, tmp_path):
@@ -59,10 +49,7 @@ def test_setup_names_the_versions_of_python_that_it_needs(root, tmp_path):
     (home / "requirements").mkdir(parents=True)
     for name in ("Makefile", "pyproject.toml", "requirements/cpu.lock"):
         shutil.copy(root / name, home / name)
-    other = tmp_path / "python"
-    other.write_text("#!/bin/sh\nexit 1\n")  # what another version answers to the first question
-    other.chmod(0o755)
-    command = ["make", "setup", f"PYTHON={other}", "FLAVOUR=cpu"]
+    command = ["make", "setup", "PYTHON=false", "FLAVOUR=cpu"]  # as another version answers to the first question
     done = subprocess.run(command, cwd=home, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "is not Python 3.11 or 3.12; name one that is: make setup PYTHON=" in done.stderr
     assert not (home / ".venv").exists()
@@ -73,9 +60,6 @@ def test_several_words_may_follow_an_option():
     assert spread == ["train", "--seeds", "0", "--seeds", "1", "--arm", "a", "--b", "x", "--b", "y", "--margin", "-1"]
 
 
-# ---- errors ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("error", "code", "message"),
     [
@@ -83,18 +67,18 @@ def test_several_words_may_follow_an_option():
         (Stopped("SIGTERM at step 3."), 75, "SIGTERM at step 3. The same command resumes."),
         (FileNotFoundError(2, "No such file", "runs/x.json"), 2, "runs/x.json: No such file."),
         (OSError(28, "No space left on device"), 2, "No space left on device."),
+        (OSError("a library's error"), None, ""),
+        (ValueError("a mistake of ours"), None, ""),
     ],
-    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
-def test_errors_are_one_message(methods_that, error, code, message, capsys):
-    assert methods_that(error) == code
-    assert capsys.readouterr().err == f"policygrain: {message}\n"
+def test_errors_of_users_are_one_message_and_others_keep_their_traceback(error, code, message, monkeypatch, capsys):
+    def method_names() -> None:
+        raise error
 
-
-@pytest.mark.parametrize("error", [OSError("a library's error"), ValueError("a mistake of ours")])
-def test_other_errors_keep_their_traceback(methods_that, error):
-    with pytest.raises(type(error)):
-        methods_that(error)
+    monkeypatch.setattr("policygrain.commands.study.method_names", method_names)
+    with nullcontext() if code else pytest.raises(type(error)):
+        assert main(["methods"]) == code
+        assert capsys.readouterr().err == f"policygrain: {message}\n"
 
 
 @pytest.mark.parametrize("arguments", [["methods", "--json"], ["data", "list"]], ids=["long", "short"])
@@ -108,12 +92,8 @@ def test_a_closed_pipe_is_no_error(arguments, root):
     assert done.returncode == 1 and not done.stderr
 
 
-# ---- imports --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_commands_that_compute_nothing_start_without_torch(root, in_root, tmp_path):
-    """One after another in one process."""
     make_up(load_study("studies/smoke.yaml"), tmp_path, {"tepo": 9})
     study = ["--config", str(tmp_path / "study.yaml"), "--results", str(tmp_path)]
     commands = [["methods"], ["check", study[1]], ["plan", study[1]], ["data", "list"]]
@@ -125,3 +105,50 @@ def test_commands_that_compute_nothing_start_without_torch(root, in_root, tmp_pa
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+UNTRAINED = {**SMALL["model"], "warm_start": {"steps": 0, "mixed_steps": 0}}
+
+
+def configured(folder: Path, **changes: Any) -> list[str]:
+    return ["--config", str(write_study(folder / "study.yaml", {**SMALL, **changes}))]
+
+
+@pytest.mark.parametrize(("command", "says"), CASES["stages"])
+def test_what_cannot_be_done_is_said_before_anything_is_computed(command, says, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main([*command, *configured(tmp_path), "--results", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert says in error and "Traceback" not in error and not (tmp_path / "run").exists()
+
+
+def test_a_start_model_is_made_again_when_training_problems_change(tmp_path):
+    start, made = tmp_path / "start" / "seed0", []
+    for seed in (1, 1, 2):
+        config = configured(tmp_path, model=UNTRAINED, data={**SMALL["data"], "seed": seed})
+        options = [*config, "--results", str(tmp_path)]
+        assert main(["prepare", *options]) == 0 == main(["start-model", *options])
+        record = read_json(start / "start.json")
+        assert read_json(start.with_suffix(".json")) == record
+        made.append((record["settings"]["training_data"], (start / "model.safetensors").stat().st_mtime_ns))
+    first, again, changed = made
+    assert again == first and changed[0] != first[0] and changed[1] != first[1]
+
+
+def test_the_stages_of_a_study_by_hand(tmp_path, monkeypatch):
+    """In results/NAME, where the next stage finds what the one before has made; a second time nothing changes."""
+    monkeypatch.chdir(tmp_path)
+    training = {**SMALL["training"], "steps": 1, "validate_every": 1}
+    config = configured(tmp_path, model=UNTRAINED, training=training)
+    results = StudyFolder(Path("results") / SMALL["name"])
+    for command in (["prepare"], ["start-model"], ["train", "--arm", "grpo"], ["evaluate", "--arms", "start", "grpo"]):
+        assert main([*command, *config]) == 0
+    run = results.run("grpo", 0)
+    assert (results.start(0).path / "model.safetensors").exists() and results.evaluation("grpo/seed0").record.exists()
+    before, timings = run.metrics.read_bytes(), run.timings.read_bytes()
+    run.summary.unlink()  # as Snakemake does before it starts a job
+    assert main(["train", *config]) == 0 and main(["evaluate", *config]) == 0
+    assert run.summary.read_bytes() == run.ended.read_bytes()
+    assert (run.metrics.read_bytes(), run.timings.read_bytes()) == (before, timings), "no step was made again"
+    run.metrics.unlink()
+    assert main(["train", *config]) == 2, "a run without its metrics is no finished run"

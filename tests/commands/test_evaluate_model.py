@@ -99,10 +99,8 @@ def _runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for side, level in (("a", 0.6), ("b", 0.5)):
         for seed in range(3):
-            rows = [
-                {"step": k, "reward": level * (1 + seed / 50) + k / 100 + (k * seed % 3) / 200} for k in range(1, 6)
-            ]
-            write_lines(Path(f"{side}_seed{seed}.jsonl"), rows)
+            rewards = [level * (1 + seed / 50) + k / 100 + (k * seed % 3) / 200 for k in range(1, 6)]
+            write_lines(Path(f"{side}_seed{seed}.jsonl"), [{"step": k, "reward": r} for k, r in enumerate(rewards, 1)])
     Path("binary.jsonl").write_bytes(b"\x89PNG\xff")
 
 
@@ -125,7 +123,6 @@ def test_text_json_and_figure(capsys):
 @pytest.mark.usefixtures("_runs")
 @pytest.mark.parametrize(("options", "says"), CASES["claims"])
 def test_a_mistake_is_one_line(options, says, capsys):
-    """Before any verdict is printed."""
     assert main([*CLAIM, *options]) == 2
     printed, error = capsys.readouterr()
     assert not printed and says in error and error.count("\n") == 1

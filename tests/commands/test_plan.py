@@ -3,7 +3,6 @@
 import itertools
 import json
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,29 +14,18 @@ from policygrain.commands.plan import config_of, constants, estimate, hours_of, 
 from policygrain.errors import UserError
 from policygrain.model import tiny
 from policygrain.results import StudyResults
-from policygrain.study import Study
 from policygrain.study.schema import Model, TinyModel
 
 from ..support.small import small_study
 
 
-def train(study: Study, **changes: Any) -> dict[str, Any]:
-    """The plan of training ``study`` with other training settings."""
-    training = study.training.model_copy(update={"validate_every": 1000, **changes})
-    return dict(estimate(study.model_copy(update={"training": training}), "cpu")["rules"]["train"])
-
-
 def test_tokens_and_hours_by_hand():
-    """Four batches of 4 prompts and 16 responses of 12 tokens; 10 validation problems before and after them.
-
-    Each batch is scored by the policy, and a quarter of it by the reference policy, for the metric `kl_initial`.
-    """
-    study = small_study()
+    """Four batches of 4 prompts and 16 responses of 12 tokens; all are scored, a quarter by the reference, too."""
+    studies = [small_study(training={"validate_every": 1000, "epochs": epochs}) for epochs in (1, 2)]
+    one, twice = (estimate(study, "cpu")["rules"]["train"] for study in studies)
     texts = 4 * 26.4 + 16 * 12
-    one = train(study)
-    assert one["sampled"] == 4 * 16 * 12 + 2 * 10 * 12
+    assert one["sampled"] == 4 * 16 * 12 + 2 * 10 * 12  # validation problems before and after
     assert (one["scored"], one["trained"]) == pytest.approx((5 * texts, 4 * texts))
-    twice = train(study, epochs=2)
     assert twice["trained"] == pytest.approx(2 * one["trained"]) and twice["sampled"] == one["sampled"]
     # 2N FLOPs a token sampled or scored, 6N or 8N a token trained on.
     device = {"sample": 10.0, "train": 20.0}
@@ -103,12 +91,10 @@ def test_a_plan_names_its_assumptions(in_root, capsys):
 def test_seeds_that_a_margin_needs(tmp_path, monkeypatch):
     """Of one comparison with records, and of a study that plans two of them with a margin."""
     found = student([1.0, 2.0, 6.0])
-    arm = SimpleNamespace(settings=(("off_policy_steps", 8),))
-    one = SimpleNamespace(
-        pair=SimpleNamespace(arm=arm), identical=False, auc=found, sampled=None, greedy=student([1.0])
-    )
-    same = SimpleNamespace(pair=one.pair, identical=True, auc=student([0.0, 0.0]), sampled=None, greedy=None)
-    equal = SimpleNamespace(pair=one.pair, identical=False, auc=student([2.0, 2.0]), sampled=None, greedy=None)
+    pair = SimpleNamespace(arm=SimpleNamespace(settings=(("off_policy_steps", 8),)))
+    one = SimpleNamespace(pair=pair, identical=False, auc=found, sampled=None, greedy=student([1.0]))
+    same = SimpleNamespace(pair=pair, identical=True, auc=student([0.0, 0.0]), sampled=None, greedy=None)
+    equal = SimpleNamespace(pair=pair, identical=False, auc=student([2.0, 2.0]), sampled=None, greedy=None)
     monkeypatch.setattr(contrasts, "contrasts", lambda _: [one, same, equal])  # two equal differences have no spread
     planned = {"methods": ["token", "sequence", "none"], "reference": "token", "margin": 3.0}
     study = small_study(seeds=[0, 1], experiments={"headline": planned})

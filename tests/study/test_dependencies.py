@@ -26,19 +26,15 @@ KEYS = {
     if key not in ("base", "methods")
 }
 DRAWN = {"figures", "tables", "report"}
-FILES = {
-    "training_data": {"data"},
-    "benchmarks": {"benchmarks"},
-    "start_model": {"start"},
-    "run": {"arms"},
-    "evaluation": {"evaluation"},
-    "figures": DRAWN,
-    "tracking": {"tracking"},
-}  # artefact → the settings that have the keys which decide it; what is made from it is newer, by Snakemake
+# Artefact → the settings that have the keys which decide it, if they have another name.
+FILES = {"training_data": {"data"}, "start_model": {"start"}, "run": {"arms"}, "figures": DRAWN}
+
+
+def decided(*keys: str) -> set[str]:
+    return set().union(*(FILES.get(artefact, {artefact}) for key in keys for artefact in decides(KEYS[key])))
 
 
 def with_values(values: Mapping[str, Any]) -> Study:
-    """The reference study with other values of these keys."""
     data = copy.deepcopy(LIST["reference"])
     for key, value in values.items():
         set_key(data, key, value)
@@ -67,17 +63,16 @@ def test_a_key_changes_what_it_declares_and_nothing_else(key):
     now = functools.reduce(lambda inside, part: inside[int(part) if part.isdecimal() else part], key.split("."), whole)
     assert now != value, "another value"
     after = with_values({key: value})
-    declared = set().union(*(FILES[artefact] for artefact in decides(KEYS[key]) or []))
-    assert changed(REFERENCE, after) == (declared if key != "figures" else set()), "a figure has settings of its own"
+    assert changed(REFERENCE, after) == (decided(key) if key != "figures" else set()), (
+        "a figure has settings of its own"
+    )
     own, other = (run_settings(study, Arm.of(study, "mine"), 5) for study in (REFERENCE, after))
-    assert (own != other) == ("run" in (decides(KEYS[key]) or []))
+    assert (own != other) == ("run" in decides(KEYS[key]))
 
 
 @pytest.mark.parametrize("section", ["model.lora", "evaluation.benchmarks.0.sampling"])
 def test_an_optional_section_decides_what_its_keys_decide(section):
-    """Null instead of a section, and a section of defaults instead of null."""
-    within = [info for key, info in KEYS.items() if key.startswith(f"{section}.")]
-    expected = set().union(*(FILES[artefact] for info in within for artefact in decides(info) or []))
+    expected = decided(*(key for key in KEYS if key.startswith(f"{section}.")))
     null, defaults = (with_values({section: value}) for value in (None, {}))
     assert changed(REFERENCE, null) == expected == changed(null, defaults)
 
@@ -106,12 +101,9 @@ def test_a_changed_preset_changes_methods_that_are_based_on_it():
     assert changed(REFERENCE, with_values({"methods.dapo": {"clip": {"low": 0.1}}})) == set(), "no arm uses it"
 
 
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [("own.jsonl", {"data"}), ("own_test.jsonl", {"benchmarks"}), ("somewhere_else.jsonl", set())],
-)
-def test_another_content_of_a_file_changes_what_is_made_from_it(source, expected):
-    assert changed(REFERENCE, REFERENCE, (SOURCES, {**SOURCES, source: "c" * 16})) == expected
+def test_another_content_of_a_file_changes_what_is_made_from_it():
+    for source, expected in {"own.jsonl": {"data"}, "own_test.jsonl": {"benchmarks"}, "elsewhere.jsonl": set()}.items():
+        assert changed(REFERENCE, REFERENCE, (SOURCES, {**SOURCES, source: "c" * 16})) == expected
 
 
 def test_another_content_of_the_file_of_a_custom_function_changes_the_arms_that_use_it(tmp_path, monkeypatch):

@@ -222,10 +222,7 @@ def evaluate(
     results: Results = None,
     arms: Annotated[list[str] | None, option("arms; start: initial models (default: all)", "--arms", "--arm")] = None,
 ) -> None:
-    """Evaluate a study's initial and final models on its benchmarks, all in one engine.
-
-    Models that were evaluated under the same protocol before are not sampled again.
-    """
+    """Evaluate a study's initial and final models in one engine, but those with the same protocol that have records."""
     from ..evaluate.evaluation import evaluate_study
     from ..model.device import claim_gpu
 
@@ -303,11 +300,7 @@ def ui(
     results: Results = None,
     port: Annotated[int, option("port of the server on this machine")] = 5000,
 ) -> None:
-    """Print where a study's runs are in MLflow, and serve it in the browser.
-
-    With a tracking server (`tracking.uri`, MLFLOW_TRACKING_URI) the address is only printed; otherwise the local store
-    is served until Ctrl-C.
-    """
+    """Print where a study's runs are in MLflow; a local store, without a tracking server, is served until Ctrl-C."""
     from ..tracking import serve
 
     read = recorded(config, results)

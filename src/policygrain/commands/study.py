@@ -222,7 +222,7 @@ def evaluate(
     results: Results = None,
     arms: Annotated[list[str] | None, option("arms; start: initial models (default: all)", "--arms", "--arm")] = None,
 ) -> None:
-    """Evaluate a study's initial and final models in one engine, but those with the same protocol that have records."""
+    """Evaluate a study's initial and final models in one engine; what this protocol has evaluated is kept."""
     from ..evaluate.evaluation import evaluate_study
     from ..model.device import claim_gpu
 

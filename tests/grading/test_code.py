@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from policygrain.data.fetch import convert
+from policygrain.data.published import convert
 from policygrain.data.golds import check_golds
 from policygrain.data.problem import write_problems
 from policygrain.data.sets import SETS

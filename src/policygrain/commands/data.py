@@ -46,7 +46,7 @@ def _list(root: Root = None) -> None:
 @data.command("fetch")
 def _fetch(names: Names = None, root: Root = None) -> None:
     """Download, verify and convert sets, but those that are in the folder and correct."""
-    from ..data.fetch import fetch
+    from ..data.published import fetch
     from ..data.sets import ROOT_VARIABLE, SETS, data_root, find_set
 
     if root is None and ROOT_VARIABLE not in os.environ:

@@ -1,37 +1,117 @@
-"""From the rows of published files to problems: a function for each set of `sets.yaml`, of its name."""
+"""The registered sets from their pinned sources: downloaded, verified, and converted to problems.
+
+The problems of a set are made of the rows of its published file by the function of its name.
+"""
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+import http.client
+import io
+import json
+import os
 import re
+import urllib.parse
+import urllib.request
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from ..errors import UserError
 from ..grading import Options
 from ..grading.extraction import boxed
-from .problem import Problem
+from .problem import Problem, as_row, write_problems
+from .sets import ProblemSet, check_file, faults_of
 
 Rows = Iterable[Any]
+MIRROR_VARIABLE = "POLICYGRAIN_MIRROR"
+TIMEOUT = 60  # seconds without data
 
 
-def _contest(url: str) -> tuple[str, str, int]:
-    """2024, II, 3 of the address `…/2024_AIME_II_Problems/Problem_3`; 2022, 12A, 3 of `…/2022_AMC_12A_…`."""
-    year, name, number = re.findall(r"(\d{4})_(?:AIME|AMC)_(\w+)_Problems/Problem_(\d+)", url)[0]
-    return year, name, int(number)
+def fetch(of: ProblemSet, root: Path) -> str:
+    """Fetch a set into the folder ``root``, where no file is replaced; returns a message.
+
+    UserError if the network fails, or if the source or the problems made of it are not the pinned ones.
+    """
+    out = root / of.file
+    if out.is_file():
+        if faults := check_file(of, root):
+            raise UserError(f"{faults[0]}. It is not overwritten; move it away and fetch again.")
+        return f"{out}: there already"
+    problems = convert(of, _published(of))
+    if faults := faults_of(of, [as_row(problem) for problem in problems]):
+        raise UserError(f"{of.name}: the source is the pinned one, but makes {'; '.join(faults)}. Please report it.")
+    write_problems(out, problems)
+    return f"{out}: {len(problems)} problems"
 
 
-def aime24(rows: Rows) -> Iterator[Problem]:
-    """The file is sorted by the text of the addresses, and its answers have leading zeros."""
-    for row in sorted(rows, key=lambda row: _contest(row["url"])):
-        year, name, number = _contest(row["url"])
-        yield Problem(f"aime{year}-{name}-{number:02}", row["problem"], str(int(row["answer"])))
+def convert(of: ProblemSet, content: bytes) -> list[Problem]:
+    """The problems of a set, of the content of its published file. UserError where it is not as expected."""
+    try:
+        problems = list(globals()[of.name](_rows(of.github, content)))
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{of.name}: a row of its source is not as expected: {error!r}. Please report it.") from error
+    problems = [replace(p, problem=p.problem.strip(), answer=p.answer.strip(), source=of.name) for p in problems]
+    if empty := [p.id for p in problems if not (p.problem and p.answer)]:
+        raise UserError(f"{of.name}: problem or answer of {empty[0]} is empty in its source. Please report it.")
+    return problems
 
 
-def aime25(rows: Rows) -> Iterator[Problem]:
-    """The answers are whole numbers without leading zeros."""
+def _rows(name: str, content: bytes) -> Rows:
+    if name.endswith(".parquet"):
+        import pandas
+
+        return pandas.read_parquet(io.BytesIO(content)).to_dict("records")
+    if name.endswith(".json"):
+        return json.loads(content)
+    text = gzip.decompress(content) if name.endswith(".gz") else content
+    return map(json.loads, text.splitlines())
+
+
+def _published(of: ProblemSet) -> bytes:
+    """The published file. UserError if it cannot be downloaded or is not the pinned one."""
+    base = os.environ.get(MIRROR_VARIABLE, "https://raw.githubusercontent.com").rstrip("/")
+    url = f"{base}/{urllib.parse.quote(of.github)}"
+    request = urllib.request.Request(url, headers={"User-Agent": "policygrain"})
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
+            content: bytes = response.read()
+    except (OSError, http.client.HTTPException) as error:
+        raise UserError(
+            f"{of.name}: {url} cannot be fetched: {error or type(error).__name__}. Check the network, or set a proxy "
+            f"(HTTPS_PROXY) or a mirror ({MIRROR_VARIABLE})."
+        ) from error
+    if (actual := blob_id(content)) != of.blob:
+        raise UserError(f"{of.name}: wrong checksum: {url} has Git blob id {actual} instead of {of.blob}.")
+    return content
+
+
+def blob_id(content: bytes) -> str:
+    """Git's blob id of a file: SHA-1 over its length and bytes."""
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+
+
+# ---- answers, which a grader compares --------------------------------------------------------------------------------
+
+
+def _contests(rows: Rows, identity: str = "aime{0}-{1}-{2:02}") -> Iterator[Problem]:
+    """Problems named after their addresses, `…/2024_AIME_II_Problems/Problem_3`, with answers such as 7, 007 or 7.0."""
     for row in rows:
-        year, name, number = _contest(row["url"])
-        yield Problem(f"aime{year}-{name}-{number:02}", row["problem"], row["answer"])
+        year, contest, number = re.findall(r"(\d{4})_(?:AIME|AMC)_(\w+)_Problems/Problem_(\d+)", row["url"])[0]
+        yield Problem(identity.format(year, contest, int(number)), row["problem"], str(int(row["answer"])))
+
+
+def aime24(rows: Rows) -> Iterable[Problem]:
+    """The file is sorted by the text of the addresses; here I comes before II, and 2 before 10."""
+    return sorted(_contests(rows), key=lambda problem: problem.id)
+
+
+def aime25(rows: Rows) -> Iterable[Problem]:
+    """In the order of the file."""
+    return _contests(rows)
 
 
 def aime26(rows: Rows) -> Iterator[Problem]:
@@ -42,18 +122,14 @@ def aime26(rows: Rows) -> Iterator[Problem]:
         yield Problem(f"aime2026-{name}-{number % 15 + 1:02}", row["prompt"].removesuffix(request), row["answer"])
 
 
-def amc23(rows: Rows) -> Iterator[Problem]:
-    """The file writes answers as decimals (27.0)."""
-    for row in rows:
-        _, name, number = _contest(row["url"])
-        yield Problem(f"amc23-{name}-{number:02}", row["problem"], f"{row['answer']:.0f}")
+def amc23(rows: Rows) -> Iterable[Problem]:
+    """All are of one year."""
+    return _contests(rows, "amc23-{1}-{2:02}")
 
 
-def amc12_83(rows: Rows) -> Iterator[Problem]:
-    """The file writes answers as decimals (27.0)."""
-    for row in rows:
-        year, name, number = _contest(row["url"])
-        yield Problem(f"amc12-{year}-{name}-{number:02}", row["problem"], f"{row['answer']:.0f}")
+def amc12_83(rows: Rows) -> Iterable[Problem]:
+    """In the order of the file."""
+    return _contests(rows, "amc12-{0}-{1}-{2:02}")
 
 
 def math500(rows: Rows) -> Iterator[Problem]:

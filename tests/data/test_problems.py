@@ -10,11 +10,10 @@ import yaml
 from tokenizers.processors import TemplateProcessing
 
 from policygrain.cli import main
-from policygrain.data.golds import check_golds
 from policygrain.data.problem import read_problems
 from policygrain.data.prompts import PromptRenderer
 from policygrain.data.sets import SETS
-from policygrain.data.sources import check_sources, contaminated, load
+from policygrain.data.sources import check_golds, check_sources, contaminated, load
 from policygrain.errors import UserError
 from policygrain.grading import Options
 from policygrain.model.tiny import bpe_tokenizer, character_tokenizer

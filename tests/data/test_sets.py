@@ -14,8 +14,8 @@ import yaml
 from policygrain.cli import main
 from policygrain.data import published
 from policygrain.data.families import FAMILIES
-from policygrain.data.published import blob_id, fetch
 from policygrain.data.problem import Problem, read_problems
+from policygrain.data.published import blob_id, fetch
 from policygrain.data.sets import SETS, ProblemSet, check_file, content_digest, load_set, published_sampling
 from policygrain.errors import UserError
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from policygrain.data.published import convert
-from policygrain.data.golds import check_golds
 from policygrain.data.problem import write_problems
+from policygrain.data.published import convert
 from policygrain.data.sets import SETS
+from policygrain.data.sources import check_golds
 from policygrain.errors import UserError
 from policygrain.grading import CodeGrader, Item, NumericGrader, Options, open_grader
 from policygrain.grading.sandbox import isolation

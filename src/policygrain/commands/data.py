@@ -84,9 +84,9 @@ def _check(names: Names = None, root: Root = None) -> None:
 
 def faults_of(name: str, root: Path) -> list[str]:
     """What is wrong with a set or a .jsonl file; notes on a file are printed."""
-    from ..data.golds import check_golds, notes_on
     from ..data.problem import read_problems
     from ..data.sets import check_file, find_set
+    from ..data.sources import check_golds, notes_on
 
     try:
         if not name.endswith(".jsonl"):

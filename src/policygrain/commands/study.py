@@ -119,8 +119,7 @@ def prepare(
     only: Annotated[Literal["training", "benchmarks"] | None, option("write only these problems")] = None,
 ) -> None:
     """Write a study's problems: train.jsonl, validation.jsonl and benchmarks/*.jsonl, in the folder data."""
-    from ..data.golds import check_golds
-    from ..data.sources import prepare_benchmarks, prepare_training
+    from ..data.sources import check_golds, prepare_benchmarks, prepare_training
     from .check import check_study
 
     read = recorded(config, results)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
@@ -20,16 +21,13 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Problem:
-    """A question with its gold answer; ``steps`` is a worked solution, if there is one.
-
-    The answer of a problem with tests is a solution, empty if there is none.
-    """
+    """A question with its gold answer; that of a problem with tests is a program, or empty."""
 
     id: str
     problem: str
     answer: str
     source: str = ""
-    steps: str = ""
+    steps: str = ""  # a worked solution, if there is one
     options: Options = DEFAULT  # how answers are compared
 
 
@@ -39,10 +37,7 @@ OPTIONS = {option.name: option.default for option in fields(Options) if option.n
 
 
 def read_problems(path: Path, limit: int | None = None) -> list[Problem]:
-    """At most ``limit`` problems of a JSON Lines file with `problem` and `answer` (`id` and others are optional).
-
-    UserError with file and line.
-    """
+    """At most ``limit`` problems of a JSON Lines file. UserError with file and line."""
     return [_problem(row, path, number) for number, row in islice(read_rows(path), limit)]
 
 
@@ -51,12 +46,8 @@ def read_rows(path: Path) -> Iterator[tuple[int, Row]]:
     number = 0
     for number, row in json_lines(path):
         where = f"{path}, line {number}"
-        try:
-            json.dumps(row, ensure_ascii=False).encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise UserError(
-                f"{where}: contains half a character (a lone surrogate), which no tokenizer can read."
-            ) from error
+        if re.search("[\ud800-\udfff]", json.dumps(row, ensure_ascii=False)):
+            raise UserError(f"{where}: contains half a character (a lone surrogate), which no tokenizer can read.")
         for key in ("problem",) if row.get("tests") else ("problem", "answer"):
             if row.get(key) in (None, ""):
                 raise UserError(f"{where}: no {key!r}; the keys are {', '.join(map(repr, row))}.")
@@ -67,30 +58,30 @@ def read_rows(path: Path) -> Iterator[tuple[int, Row]]:
 
 def _problem(row: Row, path: Path, number: int) -> Problem:
     where = f"{path}, line {number}"
-    values: Row = {}
-    for key, default in OPTIONS.items():
-        if (value := row.get(key)) in (None, default):
-            continue
-        if default is False and not isinstance(value, bool):
-            raise UserError(f"{where}: {key}: expected true or false, got {value!r}.")
-        if default is None and (isinstance(value, bool) or not isinstance(value, int | float) or value < 0):
-            raise UserError(f"{where}: {key}: expected a number of at least 0, got {value!r}.")
-        values[key] = str(value) if default == "" else value
+    texts = {"id": f"{path.stem}-{number:05d}", "source": path.stem, "problem": "", "answer": "", "steps": ""}
+    given = {key: default for key, default in (texts | OPTIONS).items() if row.get(key) not in (None, default)}
+    values = {key: _value(row[key], default, f"{where}: {key}") for key, default in given.items()}
     if ("tests" in values) != ("entry_point" in values):
         missing = "entry_point" if "tests" in values else "tests"
         raise UserError(f"{where}: no {missing!r}; a problem whose answer is a program has both.")
-    texts: Row = {"id": f"{path.stem}-{number:05d}", "source": path.stem, "problem": "", "answer": "", "steps": ""}
-    for key in texts:
-        if isinstance(value := row.get(key), bool | list | dict):
-            raise UserError(f"{where}: {key}: expected a text or a number, got {shortened(repr(value), 80)}.")
-        if value is not None:
-            texts[key] = str(value)
+    texts |= {key: values.pop(key) for key in texts if key in values}
     degrees = "tests" not in values and speaks_of_degrees(texts["problem"])
     return Problem(**texts, options=Options(**values, degrees=degrees))
 
 
+def _value(value: Any, default: Any, where: str) -> Any:
+    right, expected = not isinstance(value, bool | list | dict), "a text or a number"
+    if default is False:
+        right, expected = isinstance(value, bool), "true or false"
+    elif default is None:
+        right, expected = type(value) in (int, float) and value >= 0, "a number of at least 0"
+    if not right:
+        raise UserError(f"{where}: expected {expected}, got {shortened(repr(value), 80)}.")
+    return str(value) if isinstance(default, str) else value
+
+
 def with_repeats(problems: Iterable[Problem]) -> dict[Problem, int]:
-    """Each different problem, and how often it occurs: published files repeat problems for several responses each."""
+    """Each different problem, and how often it occurs: some files repeat a problem for several responses to it."""
     first: dict[tuple[str, str], Problem] = {}
     return Counter(first.setdefault((problem.problem, problem.answer), problem) for problem in problems)
 

@@ -1,4 +1,4 @@
-"""Public problem sets: what each is, its file in a folder, and how it is sampled."""
+"""The public problem sets of `sets.yaml`: their files in a folder, and how they are sampled."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROOT_VARIABLE = "POLICYGRAIN_DATA"
 
 @dataclass(frozen=True, kw_only=True)
 class ProblemSet:
-    """A public problem set, an entry of `sets.yaml`, where the keys are explained."""
+    """A public problem set; `sets.yaml` explains the keys."""
 
     name: str
     file: str
@@ -39,12 +39,9 @@ class ProblemSet:
     compared: Sequence[Row] = ()
 
     def options(self, position: int) -> Row:
-        """The options with which the answer of the problem at ``position`` is compared, other than its own."""
-        found: Row = {}
-        for options in self.compared:
-            if position in options.get("at", [position]):
-                found |= {key: value for key, value in options.items() if key != "at"}
-        return found
+        """Further options with which the answer of the problem at ``position`` is compared."""
+        applying = [options for options in self.compared if position in options.get("at", [position])]
+        return {key: value for options in applying for key, value in options.items() if key != "at"}
 
 
 _ENTRIES = yaml.safe_load(resources.files(__package__).joinpath("sets.yaml").read_text("utf-8"))
@@ -56,9 +53,6 @@ def find_set(name: str) -> ProblemSet:
     if name not in SETS:
         raise UserError(f"{name!r} is neither a registered problem set nor a .jsonl file.{did_you_mean(name, SETS)}")
     return SETS[name]
-
-
-# ---- files ----------------------------------------------------------------------------------------------------------
 
 
 def data_root(root: Path | None) -> Path:
@@ -102,15 +96,12 @@ def faults_of(of: ProblemSet, rows: Sequence[Row]) -> list[str]:
 
 
 def load_set(of: ProblemSet, root: Path, where: str, limit: int | None = None) -> list[Problem]:
-    """At most ``limit`` problems of a set. UserError if its file is missing or wrong; ``where`` names the set's key."""
+    """At most ``limit`` problems of a set. UserError, which begins with ``where``, if its file is missing or wrong."""
     if faults := check_file(of, root):
         move = "Move it away if it is another file. " if (root / of.file).exists() else ""
         raise UserError(f"{where}: {faults[0]}. {move}Fetch it: policygrain data fetch {of.name} --root {root}")
     problems = read_problems(root / of.file, limit)
     return [replace(p, options=replace(p.options, **of.options(i))) for i, p in enumerate(problems)]
-
-
-# ---- sampling -------------------------------------------------------------------------------------------------------
 
 
 def published_sampling(source: str) -> dict[str, Any]:
@@ -120,10 +111,7 @@ def published_sampling(source: str) -> dict[str, Any]:
 
 
 def sampling_of(study: Study, benchmark: Benchmark) -> Sampling:
-    """Sampling parameters of responses to ``benchmark``.
-
-    Its own `sampling` comes first, then the published one if `evaluation.registered_sampling`, then the study's.
-    """
+    """A benchmark's own `sampling`, else the published one if `evaluation.registered_sampling`, else the study's."""
     if benchmark.sampling is not None:
         return benchmark.sampling
     published = published_sampling(benchmark.source) if study.evaluation.registered_sampling else {}

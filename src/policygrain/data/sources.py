@@ -1,8 +1,9 @@
-"""The problems of a study: from synthetic families, registered sets and JSON Lines files."""
+"""The problems of a study, from synthetic families, registered sets and JSON Lines files, and checks of them."""
 
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -10,17 +11,21 @@ from typing import TYPE_CHECKING
 
 from .. import digests
 from ..errors import UserError, did_you_mean
+from ..grading import CodeGrader, Item, MathGrader
 from ..paths import DataFolder
 from ..records import Contamination, read_record, write_record
+from ..text import shortened, some
 from .contamination import overlaps
 from .families import CHARACTERS, FAMILIES, generate
-from .problem import Problem, read_problems, write_problems
+from .problem import Problem, read_problems, with_repeats, write_problems
 from .sets import ROOT_VARIABLE, SETS, data_root, load_set
 
 if TYPE_CHECKING:
     from ..study.schema import Benchmark, Study
 
 FAMILY_SIZE = 300  # test problems of a family if the study does not set it
+TRIVIAL = ("return None", "return []", "return 0")  # programs that solve no problem
+_WORD = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{2,}(?![A-Za-z{])")  # a word in an answer, not a command
 
 
 def load(source: str, root: Path | None, limit: int | None = None, where: str = "") -> list[Problem]:
@@ -33,61 +38,30 @@ def load(source: str, root: Path | None, limit: int | None = None, where: str = 
         return load_set(SETS[source], folder, where, limit)
     if not source.endswith(".jsonl"):
         hint = did_you_mean(source, [*FAMILIES, *SETS])
-        raise UserError(
-            f"{where}: {source!r} is neither a family of problems, nor a registered set, nor a .jsonl file.{hint}"
-        )
+        raise UserError(f"{where}: {source!r} is neither a family, a registered set nor a .jsonl file.{hint}")
     if not (path := folder / source).is_file():
         root_hint = f"data.root is {root}" if root else f"set data.root or {ROOT_VARIABLE} to the folder it is in"
         raise UserError(f"{where}: {path}: no such dataset file ({root_hint}).")
     return read_problems(path, limit)
 
 
-def check_ids(problems: list[Problem], source: str) -> None:
-    """UserError if two problems have the same id, by which scores are grouped."""
-    (name, count), *_ = Counter(problem.id for problem in problems).most_common(1) or [("", 0)]
-    if count > 1:
-        raise UserError(f"{source}: {count} problems have the id {name!r}; each problem of a benchmark needs its own.")
-
-
-def check_sources(study: Study) -> None:
-    """UserError, naming the key, where a source of problems cannot be opened or is not the registered set."""
-    sources = {f"data.train[{i}]": source for i, source in enumerate(study.data.train)}
-    sources |= {f"evaluation.benchmarks[{i}].source": b.source for i, b in enumerate(study.evaluation.benchmarks)}
-    for where, source in sources.items():
-        if source not in FAMILIES:
-            load(source, study.data.root, 1, where)
-
-
-def check_characters(study: Study, problems: Iterable[Problem], where: str) -> None:
-    """UserError where a tiny model has no tokens for a problem, its prompt or its answer.
-
-    ``where``: the key that names the problems. All text has tokens in other models, and with `model.tiny.vocabulary`.
-    """
-    if study.model.start != "tiny" or study.model.tiny.vocabulary is not None:
-        return
-    for problem in problems:
-        key, template = "template", study.prompt.template
-        if problem.options.tests:
-            key, template = "program", study.prompt.program
-        for place, text in (
-            (f"prompt.{key}", template.replace("{problem}", "")),
-            (f"{where}: {problem.id}", problem.problem + problem.answer),
-        ):
-            if missing := sorted(set(text).difference(CHARACTERS)):
-                raise UserError(
-                    f"{place}: the tiny model has no token for {', '.join(map(repr, missing[:5]))}. Set "
-                    "model.tiny.vocabulary (512, for example), whose tokens can write any text."
-                )
+def benchmark_problems(
+    benchmark: Benchmark, root: Path | None, seed: int = 1, levels: Sequence[int] = (1, 2, 3)
+) -> list[Problem]:
+    """The problems of a benchmark; ``seed`` and ``levels`` of synthetic ones are by default those of a study."""
+    if benchmark.source in FAMILIES:
+        return generate(benchmark.source, "test", benchmark.size or FAMILY_SIZE, seed, levels)
+    problems = load(benchmark.source, root, benchmark.size)
+    check_ids(problems, benchmark.source)
+    return problems
 
 
 def source_digests(study: Study) -> dict[str, str]:
     """Source → digest of its file, of the study's sources that are files and are there."""
-    root, by_source = data_root(study.data.root), {}
-    for source in [*study.data.train, *(b.source for b in study.evaluation.benchmarks)]:
-        path = root / (SETS[source].file if source in SETS else source)
-        if source not in FAMILIES and path.is_file():
-            by_source[source] = digests.of_file(path)
-    return by_source
+    root = data_root(study.data.root)
+    sources = [*study.data.train, *(b.source for b in study.evaluation.benchmarks)]
+    paths = {s: root / (SETS[s].file if s in SETS else s) for s in sources if s not in FAMILIES}
+    return {source: digests.of_file(path) for source, path in paths.items() if path.is_file()}
 
 
 def prepare_training(study: Study, out: DataFolder) -> None:
@@ -129,20 +103,96 @@ def prepare_benchmarks(study: Study, out: DataFolder) -> None:
     write_record(out.contamination, Contamination(overlaps=overlaps(foreign, compared)))
 
 
-def benchmark_problems(
-    benchmark: Benchmark, root: Path | None, seed: int = 1, levels: Sequence[int] = (1, 2, 3)
-) -> list[Problem]:
-    """The problems of a benchmark; ``seed`` and ``levels`` of synthetic ones are by default those of a study."""
-    if benchmark.source in FAMILIES:
-        return generate(benchmark.source, "test", benchmark.size or FAMILY_SIZE, seed, levels)
-    problems = load(benchmark.source, root, benchmark.size)
-    check_ids(problems, benchmark.source)
-    return problems
-
-
 def contaminated(data: DataFolder, benchmark: str) -> set[str]:
     """Ids of a benchmark's problems that are among the training prompts."""
     if not data.contamination.exists():
         return set()
     record = read_record(Contamination, data.contamination, "Prepare the data again: `policygrain prepare`.")
     return {pair["benchmark"] for pair in record.overlaps.get(benchmark, [])}
+
+
+# ---- checks before anything is computed ------------------------------------------------------------------------------
+
+
+def check_ids(problems: list[Problem], source: str) -> None:
+    """UserError if two problems have the same id, by which scores are grouped."""
+    (name, count), *_ = Counter(problem.id for problem in problems).most_common(1) or [("", 0)]
+    if count > 1:
+        raise UserError(f"{source}: {count} problems have the id {name!r}; each problem of a benchmark needs its own.")
+
+
+def check_sources(study: Study) -> None:
+    """UserError, naming the key, where a source of problems cannot be opened or is not the registered set."""
+    sources = {f"data.train[{i}]": source for i, source in enumerate(study.data.train)}
+    sources |= {f"evaluation.benchmarks[{i}].source": b.source for i, b in enumerate(study.evaluation.benchmarks)}
+    for where, source in sources.items():
+        if source not in FAMILIES:
+            load(source, study.data.root, 1, where)
+
+
+def check_characters(study: Study, problems: Iterable[Problem], where: str) -> None:
+    """UserError where a tiny model without `model.tiny.vocabulary` has no tokens for a problem, prompt or answer.
+
+    ``where``: the key that names the problems.
+    """
+    if study.model.start != "tiny" or study.model.tiny.vocabulary is not None:
+        return
+    for problem in problems:
+        key = "program" if problem.options.tests else "template"
+        prompt = getattr(study.prompt, key).replace("{problem}", "")
+        for place, text in ((f"prompt.{key}", prompt), (f"{where}: {problem.id}", problem.problem + problem.answer)):
+            if missing := sorted(set(text).difference(CHARACTERS)):
+                raise UserError(
+                    f"{place}: the tiny model has no token for {', '.join(map(repr, missing[:5]))}. Set "
+                    "model.tiny.vocabulary (512, for example), whose tokens can write any text."
+                )
+
+
+def check_golds(files: list[Path], grader_name: str) -> None:
+    """UserError that names problems in ``files`` with gold answers that cannot be read, or with wrong tests."""
+    for path in files:
+        problems = read_problems(path)
+        if with_tests := [p for p in problems if p.options.tests]:
+            _check_tests(path, with_tests)
+        if grader_name == "math":
+            items = [Item(p.answer, "", p.options, p.id) for p in problems if not p.options.tests]
+            with MathGrader() as grader:
+                bad = grader.unreadable_golds(items)
+            if bad:
+                named = some([f"{item.name} ({shortened(repr(item.gold), 80)})" for item in bad], 5)
+                raise UserError(f"gold answers that cannot be read as mathematics: {named}. Correct or remove them.")
+
+
+def _check_tests(path: Path, problems: list[Problem]) -> None:
+    """UserError that names problems whose solution fails their tests, or whose tests accept a constant result."""
+    tried = [(p, "", p.answer) for p in problems if p.answer]
+    tried += [(p, body, f"def {p.options.entry_point}(*_, **__): {body}") for p in problems for body in TRIVIAL]
+    items = [Item("", program, p.options, f"{path}: {p.id}") for p, _, program in tried]
+    with CodeGrader() as grader:
+        outcomes = grader.grade(items)
+    faults = []
+    for (_, body, _), item, outcome in zip(tried, items, outcomes, strict=True):
+        if body and outcome == "correct":
+            faults.append(f"{item.name}: a program that is only `{body}` passes its tests. Add a test that it fails.")
+        elif not body and outcome != "correct":
+            faults.append(
+                f"{item.name}: its solution is graded {outcome}. Programs can import only Python's standard library, "
+                "and exchange only copies of values of Python's own types with the tests (docs/coding.md)."
+            )
+    if faults:
+        rest = [f"{path}: {len(faults) - 5} more faults of tests."] if len(faults) > 5 else []
+        raise UserError("\n".join(faults[:5] + rest))
+
+
+def notes_on(problems: list[Problem]) -> list[str]:
+    """What to know about problems that can be graded: repeated ones, and answers that are sentences."""
+    notes, different = [], len(with_repeats(problems))
+    if different < len(problems):
+        notes.append(
+            f"{len(problems)} lines are {different} different problems. Repetitions count as further responses to a "
+            "problem, not as problems of their own, in scores and intervals"
+        )
+    sentences = [p.id for p in problems if not p.options.tests and len(_WORD.findall(p.answer)) > 2]
+    if sentences:
+        notes.append(f"answers in words, which only the same words equal: {some(sentences, 5)}")
+    return notes

@@ -13,10 +13,9 @@ from pydantic import ValidationError
 
 from .. import digests
 from ..analysis import accuracy
-from ..data.golds import check_golds
 from ..data.problem import write_problems
 from ..data.sets import published_sampling
-from ..data.sources import benchmark_problems
+from ..data.sources import benchmark_problems, check_golds
 from ..errors import UserError, explained
 from ..paths import StudyFolder
 from ..records import BenchmarkRecord, read_record, write_record

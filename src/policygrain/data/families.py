@@ -1,10 +1,8 @@
 """The synthetic families: problems with worked solutions and exact answers.
 
 Seven have long solutions in a notation that a tiny model can learn; three are in plain English, for pretrained models.
-
 A family is a function (random numbers, level, demonstrator) → (question, steps, answer); a problem of a higher level is
-longer (`data.levels`). The steps are a worked solution. Each step is wrong with the demonstrator's error rate, and the
-following steps use the wrong result.
+longer (`data.levels`). A step that the demonstrator gets wrong is continued with its wrong result.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ import string
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ..errors import UserError
 from .problem import Problem
@@ -25,108 +23,110 @@ if TYPE_CHECKING:
 
 @dataclass
 class Demonstrator:
-    """Computes the results of worked steps; each is off by one with probability ``error_rate``."""
+    """The result of a worked step: the right one, or with probability ``error_rate`` one next to it."""
 
     rng: random.Random
     error_rate: float = 0.0
 
     def __call__(self, result: int) -> int:
-        """``result``, or a wrong result next to it."""
+        """``result``, or perhaps a wrong one."""
         if self.error_rate and self.rng.random() < self.error_rate:
             return result + 1 if result == 0 or self.rng.random() < 0.5 else result - 1
         return result
 
 
+T = TypeVar("T")
 Worked = tuple[str, str, str]
 Family = Callable[[random.Random, int, Demonstrator], Worked]
 
 PAD, EOS, BOXED = "<|pad|>", "<|end|>", "\\boxed{"
-# The characters of the problems and of their worked solutions: the vocabulary of a tiny model. Their order gives the
-# token ids.
+# Of problems and worked solutions: the vocabulary of a tiny model, in the order of its token ids.
 CHARACTERS = (PAD, EOS, BOXED, *string.digits, *string.ascii_lowercase, *"+-*/%=<>:;,.?(){}\\ \n")
 
-# Operands are labelled in question and steps, so that a small model can look up the next one.
-LABELS = (*string.ascii_lowercase, *(f"z{letter}" for letter in string.ascii_lowercase))
 LEVELS = (1, 2, 3)
 
 
 def running_total(rng: random.Random, level: int, demonstrator: Demonstrator) -> Worked:
     """Add small numbers one after the other."""
     numbers = [rng.randint(1, 5) for _ in range(3 + 2 * level)]
-    total, steps = 0, []
-    for label, number in zip(LABELS, numbers, strict=False):
-        new = demonstrator(total + number)
-        steps.append(f"{label}{number}+{total}={new};")
-        total = new
-    return f"total {_labelled(numbers)}", "".join(steps), str(total)
+    total, steps = 0, ""
+    for label, number in labelled(numbers):
+        before, total = total, demonstrator(total + number)
+        steps += f"{label}{number}+{before}={total};"
+    return f"total {_text(numbers)}", steps, str(total)
 
 
 def long_addition(rng: random.Random, level: int, demonstrator: Demonstrator) -> Worked:
     """Add two numbers written in columns, units first, with a carry."""
     columns = [(rng.randint(0, 7), rng.randint(0, 7)) for _ in range(3 + level)]
-    carry, result, steps = 0, "", []
-    for label, (x, y) in zip(LABELS, columns, strict=False):
+    carry, result, steps = 0, "", ""
+    for label, (x, y) in labelled(columns):
         column = demonstrator(x + y + carry)
         carry, result = column // 10, str(column % 10) + result
-        steps.append(f"{label}{x}{y}={column:02d}>{result};")
-    return f"add {_labelled(f'{x}{y}' for x, y in columns)}", "".join(steps), (str(carry) if carry else "") + result
+        steps += f"{label}{x}{y}={column:02d}>{result};"
+    return f"add {_text(f'{x}{y}' for x, y in columns)}", steps, (str(carry) if carry else "") + result
 
 
 def long_multiplication(rng: random.Random, level: int, demonstrator: Demonstrator) -> Worked:
     """Multiply a number, its digits written units first, by a single digit, with a carry."""
     digits, factor = [rng.randint(1, 9) for _ in range(3 + level)], rng.randint(2, 4)
-    carry, result, steps = 0, "", []
-    for label, x in zip(LABELS, digits, strict=False):
+    carry, result, steps = 0, "", ""
+    for label, x in labelled(digits):
         column = demonstrator(x * factor + carry)
-        steps.append(f"{label}{x}*{factor}+{carry}={column:02d};")
+        steps += f"{label}{x}*{factor}+{carry}={column:02d};"
         carry, result = column // 10, str(column % 10) + result
-    return f"mul {factor} {_labelled(digits)}", "".join(steps), (str(carry) if carry else "") + result
+    return f"mul {factor} {_text(digits)}", steps, (str(carry) if carry else "") + result
 
 
 def remainder(rng: random.Random, level: int, demonstrator: Demonstrator) -> Worked:
     """The remainder of a number, its digits written from the left, divided by a single digit."""
     digits, divisor = [rng.randint(1, 9) for _ in range(3 + 2 * level)], rng.randint(3, 5)
-    rest, steps = 0, []
-    for label, x in zip(LABELS, digits, strict=False):
-        new = demonstrator((10 * rest + x) % divisor) % divisor
-        steps.append(f"{label}{rest}{x}%{divisor}={new};")
-        rest = new
-    return f"mod {divisor} {_labelled(digits)}", "".join(steps), str(rest)
+    rest, steps = 0, ""
+    for label, x in labelled(digits):
+        before, rest = rest, demonstrator((10 * rest + x) % divisor) % divisor
+        steps += f"{label}{before}{x}%{divisor}={rest};"
+    return f"mod {divisor} {_text(digits)}", steps, str(rest)
 
 
 def clock(rng: random.Random, level: int, demonstrator: Demonstrator) -> Worked:
     """A chain of operations modulo 10."""
     operations = [(rng.choice("+-*"), rng.randint(2, 4)) for _ in range(3 + 2 * level)]
-    value, steps = 0, []
-    for label, (sign, number) in zip(LABELS, operations, strict=False):
+    value, steps = 0, ""
+    for label, (sign, number) in labelled(operations):
         result = {"+": value + number, "-": value - number, "*": value * number}[sign] % 10
-        new = demonstrator(result) % 10
-        steps.append(f"{label}{sign}{number},{value}={new};")
-        value = new
-    return f"clock {_labelled(f'{sign}{number}' for sign, number in operations)}", "".join(steps), str(value)
+        before, value = value, demonstrator(result) % 10
+        steps += f"{label}{sign}{number},{before}={value};"
+    return f"clock {_text(f'{sign}{number}' for sign, number in operations)}", steps, str(value)
 
 
 def largest(rng: random.Random, level: int, demonstrator: Demonstrator) -> Worked:
-    """The largest of several two-digit numbers, compared one after the other."""
+    """The largest of several two-digit numbers, compared one after the other; an error takes the smaller one."""
     numbers = [rng.randint(10, 99) for _ in range(3 + 2 * level)]
-    best, steps = 0, []
-    for label, number in zip(LABELS, numbers, strict=False):
-        # An error takes the smaller of the two.
-        new = max(best, number) if demonstrator(0) == 0 else min(best, number)
-        steps.append(f"{label}{number},{best:02d}>{new:02d};")
-        best = new
-    return f"max {_labelled(numbers)}", "".join(steps), str(best)
+    best, steps = 0, ""
+    for label, number in labelled(numbers):
+        before, best = best, (max if demonstrator(0) == 0 else min)(best, number)
+        steps += f"{label}{number},{before:02d}>{best:02d};"
+    return f"max {_text(numbers)}", steps, str(best)
 
 
 def count(rng: random.Random, level: int, demonstrator: Demonstrator) -> Worked:
     """The number of occurrences of a digit, with a running count."""
     wanted = rng.randint(0, 9)
     digits = [wanted if rng.random() < 0.4 else rng.randint(0, 9) for _ in range(5 + 3 * level)]
-    tally, steps = 0, []
-    for label, digit in zip(LABELS, digits, strict=False):
+    tally, steps = 0, ""
+    for label, digit in labelled(digits):
         tally = demonstrator(tally + (digit == wanted))
-        steps.append(f"{label}{digit}{'+' if digit == wanted else '-'}{tally};")
-    return f"count {wanted} in {_labelled(digits)}", "".join(steps), str(tally)
+        steps += f"{label}{digit}{'+' if digit == wanted else '-'}{tally};"
+    return f"count {wanted} in {_text(digits)}", steps, str(tally)
+
+
+def labelled(operands: Iterable[T]) -> Iterable[tuple[str, T]]:
+    """Operands with labels, in question and steps, by which a small model can look up the next one."""
+    return zip((*string.ascii_lowercase, *(f"z{letter}" for letter in string.ascii_lowercase)), operands, strict=False)
+
+
+def _text(operands: Iterable[object]) -> str:
+    return " ".join(f"{label}{operand}" for label, operand in labelled(operands))
 
 
 NAMES = ("Tom", "Anna", "Sam", "Lucy", "Ben", "Mia", "Jack", "Nora")
@@ -148,20 +148,19 @@ def word_problem(rng: random.Random, level: int, demonstrator: Demonstrator) -> 
     """A person gains and loses things, one to three times."""
     who, things = rng.choice(NAMES), rng.choice(THINGS)
     have = rng.randint(2, 12)
-    told, steps = [f"{who} has {have} {things}."], []
+    told, steps = f"{who} has {have} {things}.", ""
     for _ in range(level):
+        before = have
         if have > 3 and rng.random() < 0.4:
             change = rng.randint(1, have - 1)
-            told.append(f"{who} {rng.choice(LOSSES)} {change} of them.")
-            sign, new = "-", have - change
+            told += f" {who} {rng.choice(LOSSES)} {change} of them."
+            sign, have = "-", demonstrator(have - change)
         else:
             change = rng.randint(1, 9)
-            told.append(f"{who} {rng.choice(GAINS)} {change} more.")
-            sign, new = "+", have + change
-        new = demonstrator(new)
-        steps.append(f"{have} {sign} {change} = {new}. ")
-        have = new
-    return f"{' '.join(told)} How many {things} does {who} have now?", "".join(steps), str(have)
+            told += f" {who} {rng.choice(GAINS)} {change} more."
+            sign, have = "+", demonstrator(have + change)
+        steps += f"{before} {sign} {change} = {have}. "
+    return f"{told} How many {things} does {who} have now?", steps, str(have)
 
 
 def char_count(rng: random.Random, level: int, demonstrator: Demonstrator) -> Worked:
@@ -171,13 +170,12 @@ def char_count(rng: random.Random, level: int, demonstrator: Demonstrator) -> Wo
     others = [letter for letter in string.ascii_lowercase if letter != wanted]
     word = [wanted] * number + rng.choices(others, k=length - number)
     rng.shuffle(word)
-    equal = [(letter == wanted) == (demonstrator(0) == 0) for letter in word]
-    steps = [f"{letter} {'=' if same else '!='} {wanted}.\n" for letter, same in zip(word, equal, strict=True)]
-    return f"How many {wanted} are there in word {'-'.join(word)}?", "".join(steps), str(sum(equal))
-
-
-def _labelled(operands: Iterable[object]) -> str:
-    return " ".join(f"{label}{operand}" for label, operand in zip(LABELS, operands, strict=False))
+    tally, steps = 0, ""
+    for letter in word:
+        same = (letter == wanted) == (demonstrator(0) == 0)
+        tally += same
+        steps += f"{letter} {'=' if same else '!='} {wanted}.\n"
+    return f"How many {wanted} are there in word {'-'.join(word)}?", steps, str(tally)
 
 
 ARITHMETIC = (running_total, long_addition, long_multiplication, remainder, clock, largest, count)
@@ -227,9 +225,7 @@ def demonstrations(
     rng = random.Random(f"demonstrations/{seed}")
     demonstrator = Demonstrator(rng, error_rate)
     while True:
-        family = rng.choice(families)
-        direct = rng.random() < direct_share
-        by = Demonstrator(rng) if direct else demonstrator
-        question, steps, answer = FAMILIES[family](rng, rng.choice(levels), by)
+        family, direct = FAMILIES[rng.choice(families)], rng.random() < direct_share
+        question, steps, answer = family(rng, rng.choice(levels), Demonstrator(rng) if direct else demonstrator)
         if split_of(question) == "train":
             yield question, ("" if direct else steps) + f"\\boxed{{{answer}}}"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from policygrain.errors import UserError
-from policygrain.evaluate import sampling
+from policygrain.evaluate import evaluation
 from policygrain.evaluate.evaluation import evaluate_study
 from policygrain.evaluate.scores import majority, pass_at_k, powers_of_two, score
 from policygrain.files import read_json_lines
@@ -84,7 +84,7 @@ def test_an_evaluation_that_was_stopped_samples_only_what_is_missing(evaluated, 
             raise KeyboardInterrupt
         return generate(self, requests)
 
-    monkeypatch.setattr(sampling, "CHUNK", 10)
+    monkeypatch.setattr(evaluation, "CHUNK", 10)
     monkeypatch.setattr(TorchEngine, "generate", stopped)
     with pytest.raises(KeyboardInterrupt):
         evaluated()

@@ -38,7 +38,7 @@ def load(source: str, root: Path | None, limit: int | None = None, where: str = 
         return load_set(SETS[source], folder, where, limit)
     if not source.endswith(".jsonl"):
         hint = did_you_mean(source, [*FAMILIES, *SETS])
-        raise UserError(f"{where}: {source!r} is neither a family, a registered set nor a .jsonl file.{hint}")
+        raise UserError(f"{where}: {source!r} is neither a family nor a registered set nor a .jsonl file.{hint}")
     if not (path := folder / source).is_file():
         root_hint = f"data.root is {root}" if root else f"set data.root or {ROOT_VARIABLE} to the folder it is in"
         raise UserError(f"{where}: {path}: no such dataset file ({root_hint}).")

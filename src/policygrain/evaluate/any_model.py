@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -26,38 +26,30 @@ ANOTHER = "Choose another folder with --out, or remove this one."
 PROMPT = "{problem}\nPlease reason step by step, and put your final answer within \\boxed{}.\n"
 
 
-def asked(
-    sources: Sequence[str],
-    *,
-    samples: int | None = None,
-    temperature: float | None = None,
-    top_p: float | None = None,
-    max_tokens: int = 4096,
-    size: int | None = None,
-    extraction: str = "boxed",
-    prompt: str | None = None,
-    chat: bool = False,
-    chat_template_kwargs: Mapping[str, Any] | None = None,
-    stop: Sequence[str] | None = None,
-    **settings: Any,
-) -> Evaluation:
-    """The evaluation that the options of `policygrain evaluate-model` describe; ``settings``: others of `Evaluation`.
+def asked(sources: Sequence[str], **options: Any) -> Evaluation:
+    """The evaluation that the options of `policygrain evaluate-model` describe; those that are None are not set.
 
-    ``sources``: registered sets, synthetic families or .jsonl files. Sampling parameters that are None are those with
-    which a set is published, else greedy. UserError names what is wrong.
+    ``sources``: registered sets, synthetic families or .jsonl files. Sampling parameters that are not set are those
+    with which a set is published, else greedy. UserError names what is wrong.
     """
-    one = 1 if temperature == 0 and samples is None else samples
-    given = {"n": one, "temperature": temperature, "top_p": top_p, "max_tokens": max_tokens}
-    given = {key: value for key, value in given.items() if value is not None}
-    shared = {"size": size, "extraction": extraction}
+    given = {key: value for key, value in options.items() if value is not None}
+
+    def taken(*keys: str) -> dict[str, Any]:
+        return {key: given.pop(key) for key in keys if key in given}
+
+    sampling, shared = (
+        taken("temperature", "top_p", "max_tokens"),
+        {"extraction": "boxed"} | taken("size", "extraction"),
+    )
+    if "samples" in given or sampling.get("temperature") == 0:
+        sampling["n"] = given.pop("samples", 1)
     benchmarks = [
-        {"name": slug(Path(source).stem), "source": source, "sampling": published_sampling(source) | given, **shared}
+        {"name": slug(Path(source).stem), "source": source, "sampling": published_sampling(source) | sampling, **shared}
         for source in sources
     ]
-    asks = {"template": prompt or PROMPT, "chat": chat, "chat_template_kwargs": chat_template_kwargs or {}}
-    settings |= {"benchmarks": benchmarks, "prompt": asks, "stop": tuple(stop or ())}
+    prompt = {"template": given.pop("prompt", "") or PROMPT} | taken("chat", "chat_template_kwargs")
     try:
-        return Evaluation.model_validate(settings)
+        return Evaluation.model_validate(given | {"benchmarks": benchmarks, "prompt": prompt})
     except ValidationError as error:
         raise UserError(explained(error)) from error
 
@@ -98,16 +90,10 @@ def slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]", "_", text).lstrip(".-") or "model"
 
 
-# ---- the table ------------------------------------------------------------------------------------------------------
-
-FAILURES = ("timeout", "error")  # of the grader; counted as incorrect
-
-
 def leaderboard(results: StudyFolder) -> tuple[list[str], list[list[str]]]:
-    """The table of all models in ``results`` as (header, rows): a row per benchmark, the best model first.
+    """The table of all models in ``results`` as (header, rows): a row per benchmark, the best model first, in %.
 
-    In %: accuracy with its 95% interval over problems, maj@n, pass@k, and the shares of responses without an answer
-    (`unparsable`), that the grader failed on (`not graded`) or that ended at the length limit (`truncated`).
+    `not graded`: the grader failed, which counts as incorrect.
     """
     found = {name.rpartition("/")[0]: model_evaluation(folder) for name, folder in results.evaluations()}
     if len({digests.of_json(e.protocol | {"model": None, "prompt": None}) for e in found.values()}) > 1:
@@ -123,7 +109,7 @@ def leaderboard(results: StudyFolder) -> tuple[list[str], list[list[str]]]:
             shares = {
                 "maj@n": record.majority,
                 "unparsable": record.outcomes.get("unparsable", 0) / responses,
-                "not graded": sum(record.outcomes.get(kind, 0) for kind in FAILURES) / responses,
+                "not graded": sum(record.outcomes.get(kind, 0) for kind in ("timeout", "error")) / responses,
                 "truncated": record.truncated,
                 **{f"pass@{k}": value for k, value in record.pass_at.items() if k > 1},
             }

@@ -1,36 +1,38 @@
-"""Evaluates models on benchmarks, one after the other with the same engine."""
+"""Evaluates models on benchmarks, one after the other; finished responses are not sampled again."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
 from .. import digests
 from ..clock import Clock
-from ..data.problem import read_problems, with_repeats
+from ..data.problem import Problem, read_problems, with_repeats
 from ..data.prompts import PromptRenderer
 from ..data.sources import contaminated
 from ..errors import UserError
+from ..files import atomic_text, read_json
 from ..grading import Grader, open_grader
 from ..hub import local_copy
-from ..model.engine import Engine
+from ..model.engine import Request, Rollout
 from ..model.loading import context_length, load_model, load_tokenizer
 from ..model.opening import open_engine, resolve_engine
-from ..paths import DataFolder, RunFolder, StudyFolder
-from ..provenance import commit, hardware, versions
+from ..paths import DataFolder, EvaluationFolder, RunFolder, StudyFolder
+from ..provenance import commit, hardware, seed_of, versions
 from ..records import EvaluationFacts, ModelEvaluation, read_record, write_record
 from ..study.schema import Study
 from ..train.start_model import check_start_model
 from ..trainers.run import check_final_model
-from .protocol import Evaluation, evaluation_of
-from .sampling import queries_of, sample
+from .protocol import Benchmark, Evaluation, evaluation_of
 from .scores import grade, score, write_samples
+
+CHUNK = 4096  # responses per file, the most that a crash can lose
 
 
 def evaluate_study(study: Study, models: Mapping[str, Path], data: DataFolder, results: StudyFolder) -> dict[str, str]:
@@ -77,8 +79,7 @@ def evaluate(
                     continue
             queries = queries_of(evaluation, problems, renderer)
             with clock("engine"):
-                engine = partial(_engine, evaluation.engine, str(model))
-                responses = sample(queries, engine, folder, response_key(under))
+                responses = sample(queries, evaluation.engine, str(model), folder, response_key(under))
             with clock("grade"):
                 texts = tokenizer.batch_decode([r.ids for r in responses], skip_special_tokens=True)
                 answered, rows, records = zip(queries, responses, texts, strict=True), [], []
@@ -95,16 +96,63 @@ def evaluate(
     return keys
 
 
-def _engine(name: str, model: str) -> Engine:
-    return open_engine(name, model, *load_model(model))
-
-
 def _digest(name: str, model: Path) -> str:
     """The digest of a model. UserError if its files are missing or differ from the digest in its record."""
     run = RunFolder(model.parent)
-    if model == run.model and not (model / "config.json").exists():
+    if model != run.model:
+        return check_start_model(model)
+    if not (model / "config.json").exists():
         raise UserError(f"{model}: has no model; train it first ({name}).")
-    return check_final_model(run) if model == run.model else check_start_model(model)
+    return check_final_model(run)
+
+
+# ---- responses -------------------------------------------------------------------------------------------------------
+
+
+class Query(NamedTuple):
+    """A response to be sampled."""
+
+    benchmark: Benchmark
+    problem: Problem
+    sample: int
+    request: Request
+    greedy: bool = False  # decoded greedily, in addition to the sampled responses
+
+
+def queries_of(
+    evaluation: Evaluation, problems: Mapping[str, Mapping[Problem, int]], renderer: PromptRenderer
+) -> list[Query]:
+    """All queries of an evaluation; ``problems``: benchmark → problem → how often it is repeated."""
+    queries = []
+    for benchmark in evaluation.benchmarks:
+        sampling = benchmark.sampling
+        for problem, times in problems[benchmark.name].items():
+            prompt = renderer.ids(problem.problem, bool(problem.options.tests))
+            for i in range(sampling.n * times):
+                seed = seed_of(evaluation.seed, benchmark.name, problem.id, i)
+                request = Request(prompt, seed, sampling.max_tokens, sampling.temperature, sampling.top_p, False)
+                queries.append(Query(benchmark, problem, i, request))
+            if evaluation.greedy and sampling.temperature > 0:
+                request = Request(prompt, 0, sampling.max_tokens, 0.0, log_probs=False)
+                queries.append(Query(benchmark, problem, 0, request, greedy=True))
+    return queries
+
+
+def sample(queries: Sequence[Query], engine: str, model: str, folder: EvaluationFolder, key: str) -> list[Rollout]:
+    """The responses to all queries, in order. Those that ``folder`` lacks are sampled, in chunks, and written to it."""
+    have: dict[int, Rollout] = {}
+    for path in folder.sampled(key):
+        have |= {i: Rollout([], ids, finished, []) for i, ids, finished in read_json(path)}
+    missing = [i for i in range(len(queries)) if i not in have]
+    # Longest first, so that the last sequences, which run in small batches, are short.
+    missing.sort(key=lambda i: (queries[i].request.max_tokens, len(queries[i].request.prompt_ids)), reverse=True)
+    running = open_engine(engine, model, *load_model(model)) if missing else None
+    while running and missing:
+        chunk, missing = missing[:CHUNK], missing[CHUNK:]
+        have |= zip(chunk, running.generate([queries[i].request for i in chunk]), strict=True)
+        rows = [(i, have[i].ids, have[i].finished) for i in chunk]
+        atomic_text(folder.responses(key, chunk[0]), json.dumps(rows))
+    return [have[i] for i in range(len(queries))]
 
 
 # ---- the protocol: all settings that a score depends on; only scores with the same protocol are compared -------------
@@ -113,7 +161,7 @@ def _digest(name: str, model: Path) -> str:
 def protocol(
     evaluation: Evaluation, renderer: PromptRenderer, data: DataFolder, model: str, grader: str
 ) -> dict[str, Any]:
-    """All settings that a score depends on; ``model`` is the digest of the model, ``grader`` the name of the grader."""
+    """All settings that a score depends on; ``model`` is a digest, ``grader`` the name of a grader."""
     return {
         "model": model,
         "prompt": renderer.digest,

@@ -17,7 +17,7 @@ from ..records import BenchmarkRecord, EvaluatedSample
 
 if TYPE_CHECKING:  # figures use the estimators below, without models
     from ..model.engine import Rollout
-    from .sampling import Query
+    from .evaluation import Query
 
 
 def grade(answers: Sequence[tuple[Query, Rollout, str]], grader: Grader, stop: Sequence[str]) -> list[EvaluatedSample]:

@@ -1,9 +1,8 @@
 """Contamination: benchmark problems that are among the training prompts, as exact or near duplicates.
 
-Two texts are exact duplicates (`exact`) if they have the same sequence of letters and digits, ignoring spaces, case,
-punctuation, signs and LaTeX layout commands. They are near duplicates (`near`) if their sets of words and numbers have
-a Jaccard similarity of at least 0.8 and at least 8 elements each; smaller sets are often similar by chance. Paraphrases
-are not found, and different problems from one template may be, so pairs are listed and not only counted.
+`exact`: the same letters and digits in order, ignoring spaces, case, punctuation, signs and LaTeX's layout commands;
+`near`: a Jaccard similarity of the sets of words and numbers of at least 0.8, where both have at least 8, as smaller
+ones are often similar by chance. Different problems of one template may be near, so pairs are listed, not counted.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .problem import Problem
 
@@ -38,33 +36,24 @@ def tokens(text: str) -> list[str]:
 def overlaps(
     training: Sequence[Problem], benchmarks: Mapping[str, Iterable[Problem]]
 ) -> dict[str, list[dict[str, Any]]]:
-    """By benchmark: all pairs of one of its problems and a training prompt that are exact or near duplicates, in order.
-
-    A pair has the ids `benchmark` and `training`, its `kind`, and the Jaccard `similarity` of words.
-    """
+    """By benchmark: the pairs of one of its problems and a training prompt that are exact or near duplicates."""
+    texts = [tokens(problem.problem) for problem in training]
+    sizes = np.array([len(set(text)) for text in texts], int)
     same: dict[str, list[int]] = defaultdict(list)  # text without spaces → prompts
     prompts: dict[str, list[int]] = defaultdict(list)  # word → prompts
-    for i, problem in enumerate(training):
-        text = tokens(problem.problem)
+    for i, text in enumerate(texts):
         same["".join(text)].append(i)
         for word in set(text):
             prompts[word].append(i)
     containing = {word: np.array(found) for word, found in prompts.items()}
-
-    def shared_with(words: Iterable[str]) -> NDArray[np.int64]:
-        """How many of ``words`` each prompt contains, [prompts]."""
-        found = [containing[word] for word in words if word in containing]
-        return np.bincount(np.concatenate([np.array([], int), *found]), minlength=len(training))
-
-    sizes = shared_with(containing)  # words of each prompt
     pairs: dict[str, list[dict[str, Any]]] = {name: [] for name in benchmarks}
     for name, problem in ((name, problem) for name, problems in benchmarks.items() for problem in problems):
-        if not (text := tokens(problem.problem)):
-            continue
-        words, exact = set(text), set(same.get("".join(text), ()))
-        shared = shared_with(words)
-        similarity = shared / (sizes + len(words) - shared)
+        words = set(text := tokens(problem.problem))
+        found = [np.array([], int), *(containing[word] for word in words & containing.keys())]
+        shared = np.bincount(np.concatenate(found), minlength=len(training))
+        similarity = shared / np.maximum(sizes + len(words) - shared, 1)
         near = (similarity >= THRESHOLD - 1e-9) & (np.minimum(sizes, len(words)) >= FEWEST_TOKENS)
+        exact = set(same["".join(text)] if text else [])
         for i in sorted(exact.union(np.flatnonzero(near).tolist())):
             pair = {"benchmark": problem.id, "training": training[i].id, "kind": "exact" if i in exact else "near"}
             pairs[name].append(pair | {"similarity": round(float(similarity[i]), 4)})

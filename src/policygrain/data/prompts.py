@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from jinja2 import TemplateError
@@ -16,13 +17,12 @@ if TYPE_CHECKING:
 
 
 class PromptRenderer:
-    """Renders problems as prompts, with a plain template or the tokenizer's chat template."""
+    """Renders problems as prompts of at most ``longest`` tokens, by a plain template or the tokenizer's chat template.
+
+    UserError if `prompt.chat` is set and the tokenizer has no chat template.
+    """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt: Prompt, longest: int | None = None) -> None:
-        """``longest`` is the maximum length of a prompt in tokens: the model's context less the response.
-
-        UserError if `prompt.chat` is set and the tokenizer has no chat template.
-        """
         self.tokenizer, self.prompt, self.longest = tokenizer, prompt, longest
         # The beginning-of-sequence token, for texts to which the tokenizer adds it (Llama 3, Gemma).
         added = [] if prompt.chat else list(tokenizer("a")["input_ids"][:1])
@@ -32,34 +32,27 @@ class PromptRenderer:
 
     def text(self, problem: str, program: bool = False) -> str:
         """The prompt for ``problem`` as text; ``program``: its answer is a program."""
-        template = self.prompt.program if program else self.prompt.template
-        text = template.replace("{problem}", problem)
+        text = (self.prompt.program if program else self.prompt.template).replace("{problem}", problem)
         if not self.prompt.chat:
             return text
         system = self.prompt.system
         # Always with a system message, even an empty one: without it some templates insert a default system prompt.
-        rendered = self._chat([{"role": "system", "content": system}, {"role": "user", "content": text}])
-        if isinstance(rendered, str) and system.strip() in rendered:
-            return rendered
+        with suppress(TemplateError):
+            rendered = self._chat([{"role": "system", "content": system}, {"role": "user", "content": text}])
+            if system.strip() in rendered:
+                return rendered
         # The template has no system role: it refuses the message or leaves it out.
-        merged = self._chat([{"role": "user", "content": f"{system}\n\n{text}" if system else text}])
-        if isinstance(merged, str):
-            return merged
-        raise UserError(f"prompt.chat: the model's chat template cannot be used: {merged}. Set prompt.chat to false.")
-
-    def _chat(self, messages: list[dict[str, str]]) -> str | TemplateError:
-        """The messages in the chat template, or the error with which it refuses them."""
-        arguments = self.prompt.chat_template_kwargs | {"tokenize": False, "add_generation_prompt": True}
         try:
-            return str(self.tokenizer.apply_chat_template(messages, **arguments))
+            return self._chat([{"role": "user", "content": f"{system}\n\n{text}" if system else text}])
         except TemplateError as error:
-            return error
+            raise UserError(f"prompt.chat: the chat template cannot be used: {error}. Set it to false.") from error
+
+    def _chat(self, messages: list[dict[str, str]]) -> str:
+        arguments = self.prompt.chat_template_kwargs | {"tokenize": False, "add_generation_prompt": True}
+        return str(self.tokenizer.apply_chat_template(messages, **arguments))
 
     def ids(self, problem: str, program: bool = False) -> list[int]:
-        """The prompt for ``problem`` as token ids; a chat template writes the special tokens itself.
-
-        UserError if the prompt is longer than ``longest``.
-        """
+        """The prompt for ``problem`` as token ids. UserError if there are more than ``longest``."""
         ids = self._first + list(self.tokenizer(self.text(problem, program), add_special_tokens=False)["input_ids"])
         if self.longest is not None and len(ids) > self.longest:
             raise UserError(
@@ -70,6 +63,6 @@ class PromptRenderer:
 
     @property
     def digest(self) -> str:
-        """A digest of everything that rendered prompts depend on, besides the tokenizer's vocabulary."""
+        """A digest of what rendered prompts depend on, besides the tokenizer's vocabulary."""
         template = self.tokenizer.chat_template if self.prompt.chat else None
         return of_json([self.prompt.model_dump(), template, self._first])

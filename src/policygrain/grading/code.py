@@ -29,12 +29,10 @@ WORKER_MEMORY = 4 * 2**30  # bytes, for tests, which contain all their inputs an
 
 
 class CodeGrader(Grader):
-    """Runs programs against tests; ``answers`` grades the responses to problems without tests.
+    """Runs programs against tests; ``answers`` grades the responses to problems without tests (docs/coding.md).
 
-    Outcomes: `correct` and `incorrect`; `unparsable`: the response has no program, or one that is not valid Python;
-    `timeout`; `error`: the program needs too much memory, or its tests end their process. Each program has ``seconds``
-    of processor time (unless its problem sets another limit) and ``mib`` MiB of memory for all its tests, which receive
-    only values from it: it cannot reach them. UserError if this machine cannot isolate programs.
+    A program has ``seconds`` of processor time, unless its problem sets another limit, and ``mib`` MiB of memory for
+    all its tests. UserError if this machine cannot isolate programs.
     """
 
     def __init__(
@@ -42,15 +40,11 @@ class CodeGrader(Grader):
     ) -> None:
         self.name = f"{answers.name + '; ' if answers else ''}code-5 ({isolation()}, {seconds:g} s, {mib} MiB)"
         self.seconds, self.mib, self.answers = seconds, mib, answers
-        # The sandbox limits the program's time. The tests, which compare its return values, have the same time on top.
-        # Fresh: changes that tests make to their process do not affect the tests of another program.
+        # The tests have the same time on top of the program's. Fresh: what they change does not affect other tests.
         self.pool = Pool(workers, 2 * seconds, WORKER_MEMORY, kind="code", fresh=True)
 
     def grade(self, items: Sequence[Item]) -> list[Outcome]:
-        """One outcome per response, by the tests in the item's options, where gold answers are not used.
-
-        UserError if a problem has no tests, or if its tests never call its function.
-        """
+        """One outcome per response. UserError if a problem has no tests, or tests that never call its function."""
         outcomes: dict[int, Outcome] = {}
         if answers := [i for i, item in enumerate(items) if not item.options.tests]:
             if self.answers is None:
@@ -74,10 +68,10 @@ class CodeGrader(Grader):
 
 
 def program_of(response: str, options: Options) -> str | None:
-    """The program in a response, preceded by the problem's ``setup``; None if there is none.
+    """The program in a response, after the problem's ``setup``; None if there is none.
 
-    The program is the last fenced block that defines the function, else the whole response if it defines it, else the
-    last block, or the response, as a completion of the problem's signature. Blocks in other languages are left out.
+    It is the last fenced block of Python that defines the function, else the whole response if that does, else the last
+    block, or the response, as a completion of the problem's signature.
     """
     response = response.replace("\r\n", "\n")
     found = _FENCED.findall(response)
@@ -89,12 +83,11 @@ def program_of(response: str, options: Options) -> str | None:
     body = blocks[-1] if blocks else response
     if not options.signature or not body.strip():
         return None
-    body = _END.split(body, maxsplit=1)[0]
-    return f"{options.setup}\n{options.signature}{body}\n"
+    return f"{options.setup}\n{options.signature}{_END.split(body, maxsplit=1)[0]}\n"
 
 
-FAILURES: dict[str, Outcome] = {"SyntaxError": "unparsable", "IndentationError": "unparsable", "TabError": "unparsable"}
-FAILURES |= {"timeout": "timeout", "MemoryError": "error", "output": "error"}
+FAILURES: dict[str, Outcome] = {"timeout": "timeout", "MemoryError": "error", "output": "error"}
+FAILURES |= dict.fromkeys(("SyntaxError", "IndentationError", "TabError"), "unparsable")
 
 
 def run_tests(options: Options, candidate: Callable[..., Any]) -> BaseException | None:
@@ -118,19 +111,18 @@ def run_tests(options: Options, candidate: Callable[..., Any]) -> BaseException 
 
 def _never_called(error: BaseException | None, options: Options) -> str:
     """Message for tests that never call the function: an error of the problem, whatever the program is."""
-    traced = traceback.extract_tb(error.__traceback__) if error is not None else []
-    *_, line = ["", *(f"line {frame.lineno}: " for frame in traced if frame.filename == "<tests>")]
-    said = "never call" if error is None else f"fail ({line}{error!r:.200}) before they call"
-    return (
-        f"its tests {said} `{options.entry_point}`. Call it in `tests`, or define check(candidate) there; other "
-        "functions and classes of tests are not run."
-    )
+    said = "never call"
+    if error is not None:
+        traced = traceback.extract_tb(error.__traceback__)
+        *_, line = ["", *(f"line {frame.lineno}: " for frame in traced if frame.filename == "<tests>")]
+        said = f"fail ({line}{error!r:.200}) before they call"
+    return f"its tests {said} `{options.entry_point}`. Call it in `tests`, or define check(candidate) there."
 
 
 def grade_pair(limits: str, program: str, options: Options) -> str:
-    """In a worker, the outcome of a program: `correct` if every test passes. ``limits``: seconds and MiB, as text.
+    """In a worker, the outcome of a program; UNREADABLE_GOLD and a message if the tests never call the function.
 
-    If the tests never call the function: UNREADABLE_GOLD and a message.
+    ``limits``: seconds and MiB, as text.
     """
     seconds, mib = limits.split()
     with closing(Function(program, options.entry_point, float(seconds), int(mib))) as function:

@@ -46,17 +46,16 @@ def arguments() -> list[str]:
 
 @functools.cache
 def isolation() -> str:
-    """`bubblewrap`, once a test program could neither start a process nor read outside files; UserError if it could."""
+    """`bubblewrap`, if a test program can neither start a process nor read files of this machine, else UserError."""
     program = f"import os\ndef f():\n    try: os.fork()\n    except OSError: open({str(INSIDE)!r})"
     try:
         with closing(Function(program, "f", seconds=10.0)) as function, suppress(FileNotFoundError):
             function()
-            raise OSError("a program inside it could start a process or read files of this machine")
+            raise OSError("a program inside it could start a process or read files")
     except (Exception, TimeLimit) as error:
         raise UserError(
             f"programs that models write run only inside bubblewrap, which does not work here: {error}. docs/coding.md "
-            "explains how to install it (apt install bubblewrap, dnf install bubblewrap, conda install -c conda-forge "
-            "bubblewrap), and how to allow user namespaces."
+            "explains how to get it (apt install bubblewrap, or with dnf or conda) and how to allow user namespaces."
         ) from None
     return "bubblewrap"
 
@@ -68,9 +67,8 @@ class TimeLimit(BaseException):
 class Function:
     """A function of an untrusted program; its calls are executed in a sandbox, with copies of built-in types.
 
-    ``failure`` is the reason why it cannot be called (any longer): `timeout`, `ended`, `output` (more than
-    LONGEST_REPLY at once), or the name of what the program raised as it was defined. It ends with its first failure.
-    ``calls`` counts the calls. OSError if bubblewrap fails, with its message.
+    ``failure``, the first, ends it: `timeout`, `ended`, `output` (more than LONGEST_REPLY at once), or the name of what
+    the program raised as it was defined. OSError with bubblewrap's message if that fails.
     """
 
     def __init__(self, program: str, name: str, seconds: float = 5.0, mib: int = 512) -> None:

@@ -1,7 +1,6 @@
-"""Entry point inside a sandbox, in a fresh interpreter: sets its own limits, then serves the function of a job.
+"""Entry point inside a sandbox, where `python -c` runs this file: sets its own limits, then serves a function.
 
-It is started by `python -c SOURCE`, where SOURCE is this file, and imports only the standard library. ``encode`` and
-``decode`` are used on both sides: values are sent as JSON, so that reading them executes nothing.
+It imports the standard library alone. Values cross as JSON, so that reading them executes nothing.
 """
 
 from __future__ import annotations
@@ -12,37 +11,12 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
 NOBODY = 65534
-# The limit is on processor time, which does not depend on the load; by the clock it may take this many times as long.
-WALL_CLOCK_FACTOR = 3
-
-
-def encode(value: Any) -> Any:
-    """A value of built-in types as JSON; any other object as its truth value."""
-    if value is None or isinstance(value, (bool, float, str)):
-        return value
-    if isinstance(value, int):
-        return value if abs(value) < 2**53 else {"int": hex(int(value))}  # long integers take long in decimal digits
-    if isinstance(value, list):
-        return [encode(item) for item in value]
-    if isinstance(value, dict):
-        return {"dict": [[encode(k), encode(v)] for k, v in value.items()]}
-    for base in (tuple, frozenset, set):
-        if isinstance(value, base):
-            return {base.__name__: [encode(item) for item in value]}
-    if isinstance(value, (bytes, bytearray)):
-        return {"bytes": value.hex()}
-    if isinstance(value, complex):
-        return {"complex": str(complex(value))}
-    if isinstance(value, range):
-        return {"range": [value.start, value.stop, value.step]}
-    if hasattr(value, "__next__"):
-        return {"iterator": [encode(item) for item in value]}
-    return {"object": bool(value)}
+WALL_CLOCK_FACTOR = 3  # by the clock it may take this many times the limit, which is on processor time
 
 
 class Opaque:
@@ -55,9 +29,30 @@ class Opaque:
         return self.is_true is True
 
 
-MAKE: dict[str, Callable[[Any], Any]] = {"tuple": tuple, "frozenset": frozenset, "set": set, "dict": dict}
-MAKE |= {"iterator": iter, "object": Opaque, "bytes": bytes.fromhex, "complex": complex}
-MAKE |= {"range": lambda ends: range(*ends), "int": lambda digits: int(digits, 16)}
+# Of each type that JSON has not: its class, what is sent of a value, and what makes a value of that.
+KINDS: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "int": (int, hex, lambda digits: int(digits, 16)),  # long integers take long in decimal digits
+    "tuple": (tuple, list, tuple),
+    "frozenset": (frozenset, list, frozenset),
+    "set": (set, list, set),
+    "dict": (dict, lambda value: [[*pair] for pair in value.items()], dict),
+    "bytes": (bytes, bytes.hex, bytes.fromhex),
+    "bytearray": (bytearray, bytearray.hex, bytes.fromhex),
+    "complex": (complex, lambda value: str(complex(value)), complex),
+    "range": (range, lambda value: [value.start, value.stop, value.step], lambda ends: range(*ends)),
+    "iterator": (Iterator, list, iter),
+    "object": (object, bool, Opaque),
+}
+
+
+def encode(value: Any) -> Any:
+    """A value of built-in types as JSON; any other object as its truth value."""
+    if value is None or isinstance(value, bool | float | str) or (isinstance(value, int) and abs(value) < 2**53):
+        return value
+    if isinstance(value, list):
+        return [encode(item) for item in value]
+    name, plain = next((name, plain) for name, (kind, plain, _) in KINDS.items() if isinstance(value, kind))
+    return {name: encode(plain(value))}
 
 
 def decode(value: Any) -> Any:
@@ -66,21 +61,18 @@ def decode(value: Any) -> Any:
         return [decode(item) for item in value]
     if not isinstance(value, dict):
         return value
-    ((kind, content),) = value.items()
-    return MAKE[kind](decode(content))
+    ((name, content),) = value.items()
+    return KINDS[name][2](decode(content))
 
 
 def main() -> None:
-    """Execute the program of a job, then call its function once for each further line of standard input.
-
-    The parent sends the job after an empty line from here: no program runs without a parent that bubblewrap watches.
-    """
+    """Execute the program of a job, then call its function once for each further line of standard input."""
     if os.getuid() == 0:  # the kernel does not limit root's processes
         with suppress(OSError):  # root of a user namespace that has no other user is not root for the kernel
             os.setgroups([])
             os.setgid(NOBODY)
             os.setuid(NOBODY)
-    print(flush=True)
+    print(flush=True)  # only then is the job sent: no program runs without a parent that bubblewrap watches
     requests, replies = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     job = json.loads(requests.readline() or sys.exit(1))
     null = os.open(os.devnull, os.O_RDWR)

@@ -8,8 +8,8 @@ from policygrain.cli import main
 from policygrain.data.sources import load
 from policygrain.errors import UserError
 from policygrain.grading import Item, MathGrader, Options
+from policygrain.grading.answers import grade
 from policygrain.grading.extraction import boxed
-from policygrain.grading.grade_file import grade
 
 from ..support.problem_sets import RECORDED
 from . import read

@@ -159,7 +159,7 @@ def grade(
 ) -> None:
     """Grade a file of answers: a `prediction` as it stands, and what is extracted from a `completion`."""
     from ..grading import MathGrader, Options
-    from ..grading.grade_file import grade
+    from ..grading.answers import grade
 
     check_out(out)
     options = Options(relative_tolerance=relative_tolerance, list_answer=list_answer)

@@ -20,7 +20,7 @@ from ..errors import UserError, explained
 from ..paths import StudyFolder
 from ..records import BenchmarkRecord, read_record, write_record
 from ..results import model_evaluation
-from .protocol import Evaluation
+from .evaluation import Evaluation
 
 ANOTHER = "Choose another folder with --out, or remove this one."
 PROMPT = "{problem}\nPlease reason step by step, and put your final answer within \\boxed{}.\n"

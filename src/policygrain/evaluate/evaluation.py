@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from tqdm import tqdm
 
@@ -15,6 +15,7 @@ from .. import digests
 from ..clock import Clock
 from ..data.problem import Problem, read_problems, with_repeats
 from ..data.prompts import PromptRenderer
+from ..data.sets import sampling_of
 from ..data.sources import contaminated
 from ..errors import UserError
 from ..files import atomic_text, read_json
@@ -25,21 +26,53 @@ from ..model.loading import context_length, load_model, load_tokenizer
 from ..model.opening import open_engine, resolve_engine
 from ..paths import DataFolder, EvaluationFolder, RunFolder, StudyFolder
 from ..provenance import commit, hardware, seed_of, versions
-from ..records import EvaluationFacts, ModelEvaluation, read_record, write_record
-from ..study.schema import Study
+from ..records import EvaluationFacts, ModelEvaluation, Record, read_record, write_record
+from ..study import schema
+from ..study.schema import Extraction, Prompt, Sampling, Study
 from ..train.start_model import check_start_model
 from ..trainers.run import check_final_model
-from .protocol import Benchmark, Evaluation, evaluation_of
 from .scores import grade, score, write_samples
 
 CHUNK = 4096  # responses per file, the most that a crash can lose
 
 
+class Benchmark(schema.Benchmark):
+    """A benchmark, as it is sampled and graded."""
+
+    extraction: Extraction
+    sampling: Sampling
+
+
+class Evaluation(Record):
+    """Everything but the model and the problems that a score depends on."""
+
+    benchmarks: list[Benchmark]
+    prompt: Prompt
+    grader: Literal["numeric", "math"]
+    engine: Literal["auto", "vllm", "transformers"]
+    seed: int
+    greedy: bool = False  # one greedily decoded response per problem besides the sampled ones
+    stop: tuple[str, ...] = ()
+
+
 def evaluate_study(study: Study, models: Mapping[str, Path], data: DataFolder, results: StudyFolder) -> dict[str, str]:
-    """`evaluate` models of a study as it asks. Its initial model may be a name on the hub."""
-    start = study.model.start
+    """`evaluate` models of a study as it asks; in a process that trains, with the engine of training."""
+    start, asked = study.model.start, study.evaluation
     local = {name: local_copy(start, study.model.revision) for name, model in models.items() if str(model) == start}
-    return evaluate(evaluation_of(study), {**models, **local}, data, results)
+    benchmarks = []
+    for benchmark in asked.benchmarks:
+        chosen = {"sampling": sampling_of(study, benchmark), "extraction": benchmark.extraction or study.extraction}
+        benchmarks.append(Benchmark(**dict(benchmark) | chosen))
+    evaluation = Evaluation(
+        benchmarks=benchmarks,
+        prompt=study.prompt,
+        grader=study.grader,
+        engine=study.training.engine if asked.after_training else asked.engine,
+        seed=asked.seed,
+        greedy=asked.greedy,
+        stop=tuple(asked.stop),
+    )
+    return evaluate(evaluation, {**models, **local}, data, results)
 
 
 def evaluate(
@@ -47,8 +80,7 @@ def evaluate(
 ) -> dict[str, str]:
     """Evaluate ``models`` (name → folder) and write a `ModelEvaluation` for each; returns name → key.
 
-    ``data``: the problems of the benchmarks. Models that already have a record with the same weights and protocol are
-    skipped, and no response is sampled twice.
+    Models that have a record with the same weights and protocol are skipped, and no response is sampled twice.
     """
     problems = {b.name: with_repeats(read_problems(data.benchmark(b.name))) for b in evaluation.benchmarks}
     longest = max(b.sampling.max_tokens for b in evaluation.benchmarks)

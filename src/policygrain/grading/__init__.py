@@ -15,10 +15,9 @@ __all__ = ["CodeGrader", "Grader", "Item", "MathGrader", "NumericGrader", "Optio
 
 
 def open_grader(name: str, extraction: str = "boxed", tests: bool = False) -> Grader:
-    """The grader ``name`` with the answer extraction protocol ``extraction``; worker processes start on first use.
+    """The grader ``name`` with an extraction protocol; ``tests``: some problems have tests, by which they are graded.
 
-    ``tests``: whether some problems have tests; responses to them are graded by the code grader. Raises UserError if
-    there is no such grader or protocol, or if ``tests`` is set and this machine cannot isolate programs.
+    UserError if there is no such grader or protocol, or if programs cannot be isolated. Workers start on first use.
     """
     if name not in GRADERS:
         raise UserError(f"grader: there is no {name!r}.{did_you_mean(name, GRADERS)}")

@@ -1,28 +1,31 @@
-"""Graders of answers: ``numeric`` compares numbers, ``math`` mathematical expressions, in worker processes."""
+"""Graders of answers: ``numeric`` compares numbers, ``math`` mathematical expressions; grading of files of answers."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from ..errors import UserError
+from ..files import atomic_text, json_lines
 from ..text import shortened
-from .extraction import boxed, check_protocol, extract
-from .grader import UNREADABLE_GOLD, Grader, Item, Options, Outcome
+from .extraction import EMPHASIS, boxed, check_protocol, extract
+from .grader import OUTCOMES, UNREADABLE_GOLD, Grader, Item, Options, Outcome, speaks_of_degrees
 from .notation import MAX_DEPTH, OPTIONAL_SPACES, compact, depth, is_list, parse_number, same_number
 from .workers import Pool, Task
 
-# A longer answer (in characters), or one nested deeper than MAX_DEPTH, is unparsable, a gold answer unreadable. The
-# longest gold answer of the registered problem sets has 210 characters.
-MAX_LENGTH = 2_000
-# Of processor time per answer. Reading the slowest gold answer of the registered problem sets takes 0.6 to 1.1 s.
-TIME_LIMIT = 3.0
-# Integers, decimals and fractions only; numbers written in LaTeX are for the grader `math`.
-_PLAIN = re.compile(r"[-+]? *\d[\d,./ ]*")
+MAX_LENGTH = 2_000  # characters of an answer that is read; the longest gold answer of the registered sets has 210
+TIME_LIMIT = 3.0  # s of processor time per answer; the slowest gold answer of the registered sets takes 0.6 to 1.1
+BATCH = 512  # answers of a file per step of the progress bar
+_PLAIN = re.compile(r"[-+]? *\d[\d,./ ]*")  # no LaTeX, which is for the grader `math`
 
 
 class NumericGrader(Grader):
@@ -33,10 +36,7 @@ class NumericGrader(Grader):
         self.name = "numeric-2" + ("" if extraction == "boxed" else f", {extraction}")
 
     def grade(self, items: Sequence[Item]) -> list[Outcome]:
-        """One outcome per response; `unparsable`: no answer, or no number in it where the gold answer is a number.
-
-        UserError if options ask for more than equality.
-        """
+        """One outcome per response. UserError if options ask for more than equality."""
         for item in items:
             if not item.options.exact:
                 raise UserError(f"{item.name}: tolerances and lists of answers need `grader: math` in the study.")
@@ -64,9 +64,7 @@ def _number(text: str) -> Fraction | None:
 class MathGrader(Grader):
     """Compares the extracted answer with the gold answer as mathematical expressions.
 
-    Outcomes: `correct` and `incorrect`; `unparsable`: no answer, or it cannot be read; `timeout`: it took more than
-    ``seconds`` of processor time (or five times as long in wall-clock time); `error`: it took more than ``memory``
-    bytes, or its worker died twice.
+    An answer has ``seconds`` of processor time, five times as long by the clock, and ``memory`` bytes.
     """
 
     def __init__(
@@ -102,8 +100,8 @@ class MathGrader(Grader):
 
     def unreadable_golds(self, items: Sequence[Item]) -> list[Item]:
         """Items whose gold answers are not readable or not graded equal to themselves, those of texts left out."""
-        golds = {item: without_box(item.gold) for item in items if not item.options.text}
-        tasks: dict[Item, Task] = {item: (gold, gold, item.options) for item, gold in golds.items()}
+        answers = [item for item in items if not item.options.text]
+        tasks: dict[Item, Task] = {i: (gold := without_box(i.gold), gold, i.options) for i in answers}
         # Not by grade_directly, which accepts equal texts without parsing them.
         parsed = [*{task for task in tasks.values() if not task[0].isdecimal() and not _too_large(task[0])}]
         outcomes = dict(zip(parsed, self.pool.run(parsed), strict=True))
@@ -135,3 +133,38 @@ def grade_directly(gold: str, answer: str, options: Options) -> str | None:
 
 def _too_large(gold: str) -> bool:
     return len(gold) > MAX_LENGTH or depth(gold) > MAX_DEPTH
+
+
+# ---- files of answers ------------------------------------------------------------------------------------------------
+
+
+def grade(file: Path, out: Path, grader: MathGrader, options: Options, strict: bool = False) -> dict[str, int]:
+    """Write the lines of ``file`` (docs/grading.md) to ``out``, each with `correct` and `status`; counts by status.
+
+    UserError, naming file and line, if a line cannot be graded, and if ``strict`` for an unreadable gold answer.
+    """
+    rows = [*json_lines(file)]
+    if not rows:
+        raise UserError(f"{file}: is empty.")
+    items = [_item(row, f"{file}, line {number}", grader.extraction, options) for number, row in rows]
+    batches = (items[first : first + BATCH] for first in range(0, len(items), BATCH))
+    statuses = (status for batch in batches for status in grader.compare(batch, strict))
+    counts, lines = dict.fromkeys((*OUTCOMES, UNREADABLE_GOLD), 0), []
+    for (_, row), status in zip(rows, tqdm(statuses, "answers graded", len(rows)), strict=True):
+        counts[status] += 1
+        lines.append(json.dumps(row | {"correct": status == "correct", "status": status}) + "\n")
+    atomic_text(out, "".join(lines))
+    return counts
+
+
+def _item(row: dict[str, Any], place: str, protocol: str, options: Options) -> Item:
+    key = "completion" if row.get("prediction") is None and "completion" in row else "prediction"
+    for name, kinds in (("gold", str | int | float), (key, str | int | float | None)):
+        if name not in row or not isinstance(row[name], kinds) or isinstance(row[name], bool):
+            raise UserError(f"{place}: {name!r} must be a text or a number; the keys are {', '.join(map(repr, row))}.")
+    gold, text = str(row["gold"]), "" if row[key] is None else str(row[key])
+    # A prediction already is an answer; protocols that search prose would shorten it.
+    answer = extract(text, "boxed" if key == "prediction" else protocol, is_list(gold, options.list_answer))
+    if answer is None and key == "prediction":
+        answer = extract(text, "hashes") or extract(text, "answer_tag") or EMPHASIS.sub(r"\2", text)
+    return Item(gold, answer or "", replace(options, degrees=speaks_of_degrees(str(row.get("problem")))), place)

@@ -116,7 +116,8 @@ def _never_called(error: BaseException | None, options: Options) -> str:
         traced = traceback.extract_tb(error.__traceback__)
         *_, line = ["", *(f"line {frame.lineno}: " for frame in traced if frame.filename == "<tests>")]
         said = f"fail ({line}{error!r:.200}) before they call"
-    return f"its tests {said} `{options.entry_point}`. Call it in `tests`, or define check(candidate) there."
+    remedy = "Call it in `tests`, or define check(candidate) there; other functions and classes are not run."
+    return f"its tests {said} `{options.entry_point}`. {remedy}"
 
 
 def grade_pair(limits: str, program: str, options: Options) -> str:

@@ -18,7 +18,7 @@ _BETWEEN = re.compile(
     r"(?:[\s$,;&*]|\\[,;!()\[\] ]|\\q?quad|\\(?:text|mbox|textnormal)\s*\{[\s,]*(?:and|or)?\s*\}|and|or"
     r"|[A-Za-z](?:_\w|_\{\w+\})?\s*[=:]|\d[.)])*"
 )
-# Marks of a model's thoughts. A response in which the last one is an opening mark ended while the model was thinking.
+# Marks of a model's thoughts.
 _THOUGHT = re.compile(
     r"(?P<opening><(?:think(?:ing)?|thought|reasoning)>|<\|begin_of_thought\|>|\[THINK\]|◁think▷)"
     r"|</(?:think(?:ing)?|thought|reasoning)>|<\|end_of_thought\|>|\[/THINK\]|◁/think▷"
@@ -30,7 +30,7 @@ _LAST_NUMBER = re.compile(r"-?\d*\.?\d+")
 
 
 class Box(NamedTuple):
-    """Positions of a `\\boxed{…}` in a text: of the command, and of the beginning and end of its content."""
+    """Where the command of a box stands in a text, and where its content begins and ends."""
 
     start: int
     begin: int
@@ -92,7 +92,7 @@ def _from_answer_tag(text: str, list_answer: bool) -> str | None:
 
 
 def _from_qwen_math(text: str, list_answer: bool) -> str | None:
-    """The rules of `extract_answer` in Qwen2.5-Math's evaluation, in its order; many published tables use it."""
+    """The rules of `extract_answer` in Qwen2.5-Math's evaluation, in its order."""
     text = text.replace("ки", "")
     if "final answer is $" in text and "$. I hope" in text:
         answer = text.split("final answer is $", 1)[1].split("$. I hope", 1)[0]
@@ -134,11 +134,6 @@ def check_protocol(protocol: str) -> str:
 
 
 def extract(text: str, protocol: str = "boxed", list_answer: bool = False) -> str | None:
-    r"""The answer in a response, or None. Raises UserError if there is no such protocol.
-
-    `boxed`: the last `\boxed{…}`, with ``list_answer`` together with the boxes adjacent to it; `answer_line`: the last
-    line `Answer: …`; `hashes`: after the last `####`; `answer_tag`: the last `<answer>…</answer>`; `qwen_math`: a
-    sentence, a box or the last number (Qwen2.5-Math). A response that ended while the model was thinking has none.
-    """
+    """The answer in a response (docs/grading.md), or None; there is none if it ended while the model was thinking."""
     *_, last = [None, *_THOUGHT.finditer(text)]
     return None if last and last["opening"] else PROTOCOLS[check_protocol(protocol)](text, list_answer)

@@ -1,4 +1,4 @@
-"""Common parts of all graders: outcomes, options of the comparison, and the interface."""
+"""What all graders share: outcomes, options of the comparison, and the interface."""
 
 from __future__ import annotations
 
@@ -18,21 +18,16 @@ _DEGREES = re.compile(r"\bdegrees\b|\bdegree measure|\\circ|\\degree|°")
 class Options:
     """Options of the comparison. Tolerances bound the difference of two numbers; nothing is rounded."""
 
-    # The gold answer is a list: all its items are required, in any order, in one box or in adjacent ones.
-    list_answer: bool = False
+    list_answer: bool = False  # all items of the gold answer are required, in any order, in one box or adjacent ones
     relative_tolerance: float | None = None  # as a share of the gold answer
     absolute_tolerance: float | None = None
-    # The gold answer is known not to be readable as mathematics: answers are compared as text.
-    text: bool = False
-    # For problems whose answer is a program: source of the tests, name of the function that they call, source that is
-    # executed before the program and before the tests, and the source that a completion continues.
-    tests: str = ""
-    entry_point: str = ""
-    setup: str = ""
-    signature: str = ""
+    text: bool = False  # compared as text: the gold answer is no mathematics
+    tests: str = ""  # the answer is a program; source of its tests
+    entry_point: str = ""  # the function that they call
+    setup: str = ""  # source that is executed before the program and before the tests
+    signature: str = ""  # source that a completion continues
     seconds: float | None = None  # of processor time for the program; None: the grader's default
-    # The problem mentions degrees: a degree sign may be left out or added.
-    degrees: bool = False
+    degrees: bool = False  # the problem mentions degrees: a degree sign may be left out or added
 
     @property
     def exact(self) -> bool:
@@ -41,12 +36,8 @@ class Options:
 
     def within_tolerance(self, gold: Any, given: Any) -> bool:
         """Whether the number ``given`` is within a tolerance of ``gold``; False if no tolerance is set."""
-        difference = abs(gold - given)
-        relative, absolute = self.relative_tolerance, self.absolute_tolerance
-        return bool(
-            (relative is not None and difference <= relative * abs(gold))
-            or (absolute is not None and difference <= absolute)
-        )
+        tolerances = ((self.relative_tolerance, abs(gold)), (self.absolute_tolerance, 1))
+        return any(abs(gold - given) <= share * size for share, size in tolerances if share is not None)
 
 
 DEFAULT = Options()

@@ -1,7 +1,7 @@
 """Grading in worker processes with limits of time and memory for each answer.
 
-Workers are forks of a server process that has imported what they need (preload.py), so that a new one takes
-milliseconds. They are not forks of this process, whose address space and threads' locks they would copy.
+Workers are forks of a process that has imported what they need (preload.py), so that a new one takes milliseconds, and
+not of this one, whose address space and threads' locks they would copy.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ from ..errors import UserError
 from .grader import UNREADABLE_GOLD, Options, UnreadableGold
 
 Task = tuple[str, str, Options]  # gold, answer, how to compare
-# The time limit is on processor time, so that the load of the machine does not change outcomes. In wall-clock time an
-# answer may take this many times as long.
-WALL_CLOCK_FACTOR = 5
+WALL_CLOCK_FACTOR = 5  # by the clock an answer may take this many times the limit, which is on processor time
 GRACE = 60.0  # seconds beyond that for a worker to start and to answer
 ATTEMPTS = 2  # for an answer whose worker died, perhaps for another reason
 ANSWERS_PER_WORKER = 2_000  # sympy's caches grow
@@ -35,8 +33,7 @@ class Pool:
     """``workers`` processes with at most ``seconds`` of processor time per answer and ``memory`` bytes each.
 
     Default: the processors of this machine, shared among the processes of a run (LOCAL_WORLD_SIZE: torchrun's count).
-    ``kind`` is the module of this folder that grades an answer; with ``fresh`` each answer gets a process of its own.
-    The workers are started on first use and kept until ``close``.
+    ``kind``: the module of this folder that grades an answer; ``fresh``: each answer gets a process of its own.
     """
 
     def __init__(
@@ -58,8 +55,8 @@ class Pool:
                 self.close()
                 if attempt == ATTEMPTS - 1:
                     raise UserError(
-                        f"grading ({self.kind}): its workers failed {ATTEMPTS} times ({error!r}). Their own error, if "
-                        "any, is above. Often the machine is short of memory or of processes."
+                        f"grading ({self.kind}): its workers failed {ATTEMPTS} times ({error!r}). Often the machine is "
+                        "short of memory or of processes."
                     ) from error
             except BaseException:
                 self.close()
@@ -72,7 +69,6 @@ class Pool:
             from pebble import CONSTS, ProcessPool
 
             context = _Context()
-            # Workers of another kind that are started later import its module themselves.
             context.set_forkserver_preload([f"{__package__}.{self.kind}", f"{__package__}.preload"])
             with patch.dict(os.environ, PYTHONHASHSEED="0"):  # sets have the same order in every run
                 ensure_running()
@@ -80,8 +76,8 @@ class Pool:
                 CONSTS.sleep_unit = 0.01  # seconds until a process that has ended is replaced
             answers = 1 if self.fresh else ANSWERS_PER_WORKER
             self._pool = ProcessPool(self.workers, answers, _limit, (self.memory,), context)
-        arguments = (self.kind, self.seconds, task)
-        return self._pool.schedule(_grade, arguments, timeout=WALL_CLOCK_FACTOR * self.seconds + 1)
+        limit = WALL_CLOCK_FACTOR * self.seconds + 1
+        return self._pool.schedule(_grade, (self.kind, self.seconds, task), timeout=limit)
 
     def _outcome(self, future: Any) -> str | None:
         """The outcome of a task; None if its worker died. OSError if it does not answer."""
@@ -113,17 +109,15 @@ class _Context(ForkServerContext):
                 super().start()
 
 
-# ---- in a worker ----------------------------------------------------------------------------------------------------
-
-
 def _limit(memory: int) -> None:
+    """Of a worker, as it starts."""
     for what, most in (("AS", memory), ("CORE", 0), ("FSIZE", LARGEST_FILE)):
         resource.setrlimit(getattr(resource, f"RLIMIT_{what}"), (most, most))
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # ends a worker in C code, too
 
 
 def _grade(kind: str, seconds: float, task: Task) -> str:
-    """The outcome of a task. The process ends at a limit, and at an error, since its caches may be inconsistent."""
+    """In a worker, which ends at a limit, and at an error, since its caches may be inconsistent."""
     grader = importlib.import_module(f".{kind}", __package__)
     signal.setitimer(signal.ITIMER_PROF, seconds)
     try:

@@ -1,8 +1,4 @@
-r"""Answers as text: one notation, where LaTeX and Unicode have several for the same expression, and their parts.
-
-These functions work in time linear in the length of the text, without algebra. ``normalize`` is applied to gold answers
-and to answers before they are compared.
-"""
+"""Answers as text: one notation, where LaTeX and Unicode have several, and its parts; in linear time, no algebra."""
 
 from __future__ import annotations
 
@@ -126,7 +122,7 @@ _THOUSANDS = re.compile(r"(?<![\d.,])(?<![(\[])\d{1,3}(?:,\d{3})+(?![\d,])|(?<=[
 
 @functools.lru_cache(maxsize=10_000)
 def normalize(text: str) -> str:
-    """``text`` in one notation: spaces, dashes, separators, degrees, brackets, bases and text commands."""
+    """``text`` in one notation."""
     text = " ".join(text.translate(_TABLE).split())
     for pattern, replacement in _COMPILED:
         text = pattern.sub(replacement, text)
@@ -218,9 +214,9 @@ def without_thousands(text: str) -> str:
 
 
 def bracketed(text: str) -> tuple[str, list[str]]:
-    r"""The enclosing brackets of a collection and its items: `[1,2)` is ("[)", ["1", "2"]), `1,2` is ("", …).
+    r"""The brackets of a collection, "{}" of a set, and its items: `[1,2)` is ("[)", ["1", "2"]), `1,2` is ("", …).
 
-    Set braces are "{}". Other brackets around a single item do not make a collection. An item `a \pm b` is two.
+    Brackets other than braces around a single item do not make a collection. An item `a \pm b` is two.
     """
     if (match := _BRACKETS.fullmatch(text)) and min(open_brackets(match[2])) >= 0:
         items = split_items(match[2])
@@ -326,10 +322,7 @@ def parse_number(text: str) -> Fraction | None:
 
 
 def same_number(gold_text: str, given_text: str, options: Options) -> bool | None:
-    """Whether two numbers are equal, within a tolerance or, if one has a decimal point, equal to six decimals.
-
-    None if one is not a number.
-    """
+    """Whether two numbers are equal, within a tolerance, or to six decimals if one has a point; None if one is none."""
     gold, given = parse_number(gold_text), parse_number(given_text)
     if gold is None or given is None:
         return None

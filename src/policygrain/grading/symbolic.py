@@ -1,7 +1,6 @@
-"""Grading of one answer against one gold answer by computer algebra. Imported by workers only.
+"""Grading of one answer by computer algebra, in workers. math-verify's parser reads the values.
 
-Both texts are split into items, names, values and units, and math-verify's parser reads the values. Cases that it would
-accept wrongly are rejected before: different items, brackets, names, units, bases or words, and false equations.
+What it would accept wrongly is rejected before: different items, brackets, names, units, bases, words, and equations.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Unparsable(Exception):
 
 
 def grade_pair(gold: str, answer: str, options: Options) -> Outcome:
-    """The outcome of an answer. Raises UnreadableGold or MemoryError, or runs until the worker's time limit ends it."""
+    """The outcome of an answer. Raises UnreadableGold or MemoryError, or runs until a time limit ends the worker."""
     gold, answer = notation.normalize(gold), notation.normalize(answer)
     if parse(notation.split_top(gold, "=")[-1]) is None:
         _, items = notation.bracketed(notation.labelled(notation.without_range(gold))[1])
@@ -200,9 +199,9 @@ def _same_value(gold: str, answer: str, options: Options) -> bool:
 
 
 def _sides(text: str) -> tuple[str, str] | None:
-    """A value as ("", value), an equation as (left, right); None if the equation, or a part of a chain, is false.
+    """A value as ("", value), an equation as (left, right), of a chain the last value; None if it is false.
 
-    `x = 1 + 1 = 2` gives the name and the last value, `\\sqrt 2 ≈ 1.41` the value before the sign.
+    Of `\\sqrt 2 ≈ 1.41` the value before the sign counts.
     """
     first, _, rounding = text.partition(notation.APPROXIMATELY)
     if rounding and _is_name(first.strip()):
@@ -333,9 +332,8 @@ def _piecewise(rows: str) -> Any:
 def equal(gold: Any, given: Any, options: Options = DEFAULT) -> bool:
     r"""Whether two expressions are equal, or numbers within a tolerance.
 
-    Expressions with variables are equal if they have the same values at four random positive points, and where one
-    variable is negative if all is real there: `\sqrt{1/n}` is `1/\sqrt n`, but `\sqrt{x^2}` is not `x`. A variable that
-    is under a root together with others is a positive quantity: `\sqrt{a^2 b}` is `a\sqrt b`.
+    With variables: if they have the same values at four random positive points, and where one variable is negative if
+    all is real there (`\sqrt{x^2}` is not `x`) and no root has it together with others (`\sqrt{a^2 b}` is `a\sqrt b`).
     """
     if isinstance(gold, sympy.MatrixBase) and isinstance(given, sympy.MatrixBase):
         return gold.shape == given.shape and all(equal(a, b, options) for a, b in zip(gold, given, strict=True))
@@ -380,10 +378,7 @@ def is_number(expression: Any) -> bool:
 
 
 def evaluated(expressions: list[Any], point: int, negative: Collection[Any] = ()) -> list[Any] | None:
-    """The values of expressions at random values of their variables, or None if one cannot be evaluated.
-
-    ``point`` is the seed of the variables' values, which are positive but for ``negative`` ones.
-    """
+    """The values at a random point, positive but for ``negative`` variables; None if one cannot be evaluated."""
     names = sorted(set().union(*(e.free_symbols for e in expressions)), key=str)
     draw = random.Random(point)
     numbers = {n: sympy.Rational((-1) ** (n in negative) * draw.randrange(5_000, 12_000), 4211) for n in names}

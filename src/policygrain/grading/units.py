@@ -4,40 +4,17 @@ from __future__ import annotations
 
 import functools
 import re
+from importlib import resources
 
-# Units, each with other names of it; a name with + also has a plural with s.
-UNITS = """
-mm millimeter+ millimetre+; cm centimeter+ centimetre+; dm decimeter+; m meter+ metre+; km kilometer+ kilometre+;
-nm nanometer+; um micrometer+ micron+ μm µm; in inch inches; ft foot feet; yd+ yard+; mi mile+; angstrom+ Å;
-pc parsec+; kpc; Mpc; AU; ly lightyear+; acre+; hectare+;
-mg milligram+; g gram+ gm+; kg+ kilogram+; lb+ pound+; oz ounce+; ton+ tonne+; mol mole+;
-ms millisecond+; s sec+ second+; min+ minute+; h hr+ hour+; day+; week+; month+; yr+ year+;
-ml mL milliliter+ millilitre+; l L liter+ litre+; gal gallon+; mph kmh kph; Hz hertz; kHz kilohertz; MHz megahertz;
-GHz gigahertz; degree+ deg; radian+ rad+; celsius °C; fahrenheit °F; K kelvin+; percent pct %;
-dollar+ USD usd $; cent+; euro+ EUR; sterling GBP; rupee+ Rs rs INR; yuan RMB CNY; yen JPY;
-N newton+; dyne+; J joule+; kJ kilojoule+; erg+; eV electronvolt+; keV; MeV; GeV; W watt+; kW kilowatt+; V volt+;
-A amp+ ampere+; ohm+ Ω; C coulomb+; T tesla+; Pa pascal+; kPa kilopascal+; atm atmosphere+
-"""
+import yaml
 
-# These words after a number, and their plurals, are not units: they change its value, name another value or negate it.
-_WORDS = """
-zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
-eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety dozen score pair couple gross hundred thousand
-million billion trillion half halve third quarter fourth fifth sixth seventh eighth ninth tenth hundredth thousandth
-percents percentage lakh crore quadrillion permille squared cubed square cube root power exponent factorial times plus
-minus over divided multiplied by double twice triple point and or nor not no none anything otherwise else unless
-except but if when where for all every everything either both neither negative positive mod modulo base log ln exp sin
-cos tan cot csc to through until between at least most more less greater fewer larger smaller than about around
-approximately roughly nearly almost infinity infinite infinitely inf does exist undefined impossible unknown wrong
-incorrect false maybe perhaps possibly probably are was equal reciprocal inverse conjugate complex imaginary i e pi
-many several first last choice option versus vs ratio
-"""
-MEANINGFUL = frozenset(_WORDS.split())
+_WORDS = yaml.safe_load(resources.files(__package__).joinpath("units.yaml").read_text("utf-8"))
+MEANINGFUL = frozenset(_WORDS["meaningful"].split())
 SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 DEGREE, RADIAN, PERCENT, UNITS_OF_ANY_KIND = "degree", "radian", "percent", "units"
 
 _UNITS: dict[str, str] = {}
-for _entry in UNITS.split(";"):
+for _entry in _WORDS["units"].split(";"):
     _names = _entry.split()
     _plurals = [_name.replace("+", "s") for _name in _names if _name.endswith("+")]
     _names = [_name.rstrip("+") for _name in _names]

@@ -10,10 +10,11 @@ import yaml
 from tokenizers.processors import TemplateProcessing
 
 from policygrain.cli import main
+from policygrain.commands.check import check_study
 from policygrain.data.problem import read_problems
 from policygrain.data.prompts import PromptRenderer
 from policygrain.data.sets import SETS
-from policygrain.data.sources import check_golds, check_sources, contaminated, load
+from policygrain.data.sources import check_golds, contaminated, load
 from policygrain.errors import UserError
 from policygrain.grading import Options
 from policygrain.model.tiny import bpe_tokenizer, character_tokenizer
@@ -114,7 +115,7 @@ def study_with(train: list[str], benchmarks: list[dict[str, Any]], root: Path) -
 def test_a_missing_or_wrong_source_stops_a_study(train, benchmark, says, tmp_path):
     write_lines(tmp_path / "aime25.jsonl", [json.loads(GOOD)])
     with pytest.raises(UserError, match=says):
-        check_sources(study_with(train, [{"name": "b", "source": benchmark}], tmp_path))
+        check_study(study_with(train, [{"name": "b", "source": benchmark}], tmp_path))
 
 
 def test_sources_are_looked_for_in_the_folder_of_the_environment(tmp_path, monkeypatch):

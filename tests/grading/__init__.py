@@ -1,15 +1,14 @@
-"""Cases as data: what a file has in each line."""
+"""Cases as data, in the files of this folder."""
 
-import json
 from pathlib import Path
 from typing import Any
 
+from policygrain.files import read_json_lines
 from policygrain.grading import Item, Options
 
 
-def read(name: str | Path) -> list[dict[str, Any]]:
-    """The lines of a file, by default of this folder."""
-    return [json.loads(line) for line in (Path(__file__).parent / name).read_text().split("\n") if line]
+def read(name: str) -> list[dict[str, Any]]:
+    return read_json_lines(Path(__file__).with_name(name))
 
 
 def items(gold: str, *answers: str, options: Options | None = None) -> list[Item]:

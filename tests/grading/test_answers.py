@@ -7,10 +7,12 @@ import pytest
 from policygrain.cli import main
 from policygrain.data.sources import load
 from policygrain.errors import UserError
+from policygrain.files import read_json_lines
 from policygrain.grading import Item, MathGrader, Options
 from policygrain.grading.answers import grade
 from policygrain.grading.extraction import boxed
 
+from ..support.files import write_lines
 from ..support.problem_sets import RECORDED
 from . import read
 
@@ -37,13 +39,12 @@ def test_adversarial_answers(grader, kind):
 def test_reported_answers(extraction, tmp_path):
     """All in one file for each protocol, as `policygrain grade` reads them."""
     cases = [case for case in REPORTED if case.get("extraction", "boxed") == extraction]
-    file, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    file.write_text("".join(json.dumps(case) + "\n" for case in cases))
+    file, out = write_lines(tmp_path / "in.jsonl", cases), tmp_path / "out.jsonl"
     with MathGrader(workers=2, extraction=extraction) as opened:
         grade(file, out, opened, Options())
     allowed = {"wrong": {"incorrect", "unparsable", "unreadable_gold"}}
-    different = [row for row in read(out) if row["status"] not in allowed.get(row["expected"], {row["expected"]})]
-    assert not different
+    graded = read_json_lines(out)
+    assert not [row for row in graded if row["status"] not in allowed.get(row["expected"], {row["expected"]})]
 
 
 @pytest.mark.release
@@ -77,27 +78,24 @@ def test_lines_are_kept_and_graded(tmp_path, capsys):
     command = ["grade", str(file), "--out", str(out), "--workers", "1"]
     assert main(command) == 0
     expected = [row | {"correct": status == "correct", "status": status} for row, status in ROWS]
-    assert read(out) == expected
+    assert read_json_lines(out) == expected
     assert "3 correct, 2 incorrect, 2 unparsable, 0 timeout, 0 error, 3 unreadable_gold" in capsys.readouterr().out
     assert main([*command, "--strict"]) == 2
     assert f"{file}, line 7: the gold answer 'np.arcsin" in capsys.readouterr().err
 
 
+GOOD = '{"gold": "1", "prediction": "1"}\n'
 BAD = ["{", "[1]", '{"prediction": "1"}', '{"gold": "1"}', '{"gold": "1", "prediction": []}', '"\xff"', "[" * 9999]
 BAD += ['{"gold": true, "prediction": "1"}', f'{{"gold": {"1" * 5000}, "prediction": "1"}}']
 BAD += [f'{{"gold": "1", "prediction": {"1" * 5000}}}']
 
 
-@pytest.mark.parametrize("line", BAD, ids=range(len(BAD)))
-def test_a_bad_line_is_named(tmp_path, line, grader):
+@pytest.mark.parametrize(
+    ("content", "says"), [*((GOOD + line, ", line 2: ") for line in BAD), ("\n", ": is empty")], ids=range(len(BAD) + 1)
+)
+def test_a_bad_line_is_named(tmp_path, content, says, grader):
     file = tmp_path / "answers.jsonl"
-    file.write_bytes(b'{"gold": "1", "prediction": "1"}\n' + line.encode("latin-1") + b"\n")
-    with pytest.raises(UserError, match=f"{file}, line 2: "):
+    file.write_bytes(content.encode("latin-1"))
+    with pytest.raises(UserError, match=f"{file}{says}"):
         grade(file, tmp_path / "graded.jsonl", grader, Options())
     assert not (tmp_path / "graded.jsonl").exists()
-
-
-def test_an_empty_file_is_an_error(tmp_path, grader):
-    (tmp_path / "empty.jsonl").write_text("\n")
-    with pytest.raises(UserError, match=r"empty\.jsonl: is empty"):
-        grade(tmp_path / "empty.jsonl", tmp_path / "graded.jsonl", grader, Options())

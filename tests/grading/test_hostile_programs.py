@@ -9,10 +9,11 @@ import subprocess
 import sys
 import textwrap
 import time
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from policygrain.commands.check import check_study
@@ -38,29 +39,20 @@ def call(program: str, seconds: float = 1.0) -> Any:
         return attempt()
 
 
-def having(field: str) -> list[str]:
-    return [name for name, row in HOSTILE.items() if field in row]
-
-
-@pytest.mark.parametrize("name", having("ends"))
-def test_it_gets_nothing(name):
-    with pytest.raises((Exception, TimeLimit)) as caught:
-        call(HOSTILE[name]["program"])
-    assert re.match(HOSTILE[name]["ends"], f"{caught.type.__name__}: {caught.value}")
-
-
-@pytest.mark.parametrize("name", having("between"))
-def test_it_gets_no_more_than_its_limits(name):
-    low, high = HOSTILE[name]["between"]
-    assert low <= call(HOSTILE[name]["program"], 20.0) <= high
-
-
-@pytest.mark.parametrize("name", having("whole"))
-def test_a_program_without_the_function_says_why(name):
-    with closing(Function(HOSTILE[name]["whole"], "f", 1.0, MIB)) as f:
-        assert f.failure == HOSTILE[name]["failure"] and f._process.poll() is not None
-        with pytest.raises(RuntimeError, match="has ended"):
-            f()
+@pytest.mark.parametrize("row", HOSTILE.values(), ids=HOSTILE)
+def test_it_gets_nothing_beyond_its_limits_and_says_why(row):
+    if "ends" in row:
+        with pytest.raises((Exception, TimeLimit)) as caught:
+            call(row["program"])
+        assert re.match(row["ends"], f"{caught.type.__name__}: {caught.value}")
+    elif "between" in row:
+        low, high = row["between"]
+        assert low <= call(row["program"], 20.0) <= high
+    else:
+        with closing(Function(row["whole"], "f", 1.0, MIB)) as f:
+            assert f.failure == row["failure"] and f._process.poll() is not None
+            with pytest.raises(RuntimeError, match="has ended"):
+                f()
 
 
 def test_no_server_of_this_machine_is_reached():
@@ -86,9 +78,9 @@ def test_a_program_that_does_not_read_is_ended():
 SUBREAPER = 36  # of prctl: a process that adopts all that its descendants leave
 
 
-def left(program: str, folder: Path, kill_after: float | None = None) -> set[int]:
+def left(program: str, folder: Path, kill_after: float | None = None) -> set[psutil.Process]:
     """What a Python program leaves running after five seconds at most; it is killed so long after its first line."""
-    before = children()
+    before = {*psutil.Process().children()}
     ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
     with subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, env=os.environ | {"TMPDIR": str(folder)}
@@ -98,18 +90,11 @@ def left(program: str, folder: Path, kill_after: float | None = None) -> set[int
             time.sleep(kill_after)
             child.kill()
     deadline = time.monotonic() + 5
-    while (rest := children() - before) and time.monotonic() < deadline:
-        for process in rest:
-            with suppress(ChildProcessError):
-                os.waitpid(process, os.WNOHANG)
-        time.sleep(0.01)
+    while (rest := {*psutil.Process().children()} - before) and time.monotonic() < deadline:
+        psutil.wait_procs(rest, 0.01)
     ctypes.CDLL(None).prctl(SUBREAPER, 0, 0, 0, 0)
     assert list(folder.iterdir()) == []
     return rest
-
-
-def children() -> set[int]:
-    return {int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
 
 
 def test_nothing_is_left_of_programs_that_end(tmp_path):

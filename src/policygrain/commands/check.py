@@ -12,7 +12,7 @@ import yaml
 
 from ..data.families import FAMILIES, families_to_demonstrate, generate
 from ..data.sets import sampling_of
-from ..data.sources import check_characters, check_ids, check_sources, load
+from ..data.sources import check_characters, check_ids, load
 from ..errors import UserError, did_you_mean
 from ..figures.shown import check_figures
 from ..files import read_json
@@ -35,14 +35,13 @@ def check_study(study: Study) -> None:
     check_comparisons(study)
     check_tuning(study)
     check_figures(study)
-    check_sources(study)
+    _check_problems(study)
     if study.model.start == "tiny":
         if study.prompt.chat:
             raise UserError("prompt.chat: the tiny model's tokenizer has no chat template; set it to false.")
         if study.model.sft is not None:
             raise UserError("model.sft: fine-tunes a pretrained model; for start: tiny use model.warm_start.")
     families_to_demonstrate(study)
-    _check_problems(study)
     _check_lengths(study)
     for note in notes(study):
         print(f"policygrain: note: {note}", file=sys.stderr)
@@ -73,14 +72,16 @@ def notes(study: Study) -> list[str]:
 
 
 def _check_problems(study: Study) -> None:
-    """Read all problems. UserError for an invalid line, or if problems have tests and this machine has no sandbox."""
+    """Read all problems. UserError for a missing or wrong source or line, or tests that this machine cannot isolate."""
     data = study.data
-    places = {b.source: f"evaluation.benchmarks: {b.name}" for b in study.evaluation.benchmarks}
-    for source, where in (places | dict.fromkeys(data.train, "data.train")).items():
+    keys = {source: (f"data.train[{i}]", "data.train") for i, source in enumerate(data.train)}
+    for i, b in enumerate(study.evaluation.benchmarks):
+        keys.setdefault(b.source, (f"evaluation.benchmarks[{i}].source", f"evaluation.benchmarks: {b.name}"))
+    for source, (key, where) in keys.items():
         if source in FAMILIES:
             problems = generate(source, "train", SOME, data.seed, data.levels)
         else:
-            problems = load(source, data.root)
+            problems = load(source, data.root, where=key)
             for benchmark in study.evaluation.benchmarks:
                 if benchmark.source == source:
                     check_ids(problems[: benchmark.size], f"evaluation.benchmarks: {benchmark.name}")

@@ -1,8 +1,7 @@
-"""The synthetic families: problems with worked solutions and exact answers.
+"""The synthetic families, functions (random numbers, level, demonstrator) → (question, steps, answer).
 
 Seven have long solutions in a notation that a tiny model can learn; three are in plain English, for pretrained models.
-A family is a function (random numbers, level, demonstrator) → (question, steps, answer); a problem of a higher level is
-longer (`data.levels`). A step that the demonstrator gets wrong is continued with its wrong result.
+A step that the demonstrator gets wrong is continued with its wrong result. Higher levels are longer.
 """
 
 from __future__ import annotations
@@ -217,11 +216,7 @@ def families_to_demonstrate(study: Study) -> list[str]:
 def demonstrations(
     families: list[str], seed: str, error_rate: float, direct_share: float, levels: Sequence[int] = LEVELS
 ) -> Iterator[tuple[str, str]]:
-    """Endless (question, response) for supervised fine-tuning, with questions of the train split only.
-
-    With probability ``direct_share`` a response is only the right answer; else it has worked steps, each of which is
-    wrong with probability ``error_rate``.
-    """
+    """Endless (question, response) of the train split; a share of the responses, ``direct_share``, is an answer alone."""
     rng = random.Random(f"demonstrations/{seed}")
     demonstrator = Demonstrator(rng, error_rate)
     while True:

@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
 
 class PromptRenderer:
-    """Renders problems as prompts of at most ``longest`` tokens, by a plain template or the tokenizer's chat template.
-
-    UserError if `prompt.chat` is set and the tokenizer has no chat template.
-    """
+    """Renders problems as prompts of at most ``longest`` tokens, by a template or the tokenizer's chat template."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt: Prompt, longest: int | None = None) -> None:
         self.tokenizer, self.prompt, self.longest = tokenizer, prompt, longest

@@ -1,7 +1,4 @@
-"""The registered sets from their pinned sources: downloaded, verified, and converted to problems.
-
-The problems of a set are made of the rows of its published file by the function of its name.
-"""
+"""The registered sets: fetched, verified, and made into problems by a function each, which has the name of its set."""
 
 from __future__ import annotations
 
@@ -32,10 +29,7 @@ TIMEOUT = 60  # seconds without data
 
 
 def fetch(of: ProblemSet, root: Path) -> str:
-    """Fetch a set into the folder ``root``, where no file is replaced; returns a message.
-
-    UserError if the network fails, or if the source or the problems made of it are not the pinned ones.
-    """
+    """Fetch a set into ``root``, replacing no file; returns a message. UserError if anything is not as pinned."""
     out = root / of.file
     if out.is_file():
         if faults := check_file(of, root):

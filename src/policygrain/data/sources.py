@@ -29,10 +29,7 @@ _WORD = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{2,}(?![A-Za-z{])")  # a word in an 
 
 
 def load(source: str, root: Path | None, limit: int | None = None, where: str = "") -> list[Problem]:
-    """At most ``limit`` problems of a registered set or a file, in order.
-
-    UserError if there is no such source, or its file is missing or is not the registered set; ``where`` is its key.
-    """
+    """At most ``limit`` problems of a registered set or a file. UserError that begins with ``where``, the key of it."""
     folder, where = data_root(root), where or source
     if source in SETS:
         return load_set(SETS[source], folder, where, limit)
@@ -87,10 +84,7 @@ def prepare_training(study: Study, out: DataFolder) -> None:
 
 
 def prepare_benchmarks(study: Study, out: DataFolder) -> None:
-    """Write the problems of all benchmarks; `contamination.json` lists those that are among the training prompts.
-
-    Synthetic problems are not compared: their splits share no question, and questions of a family have similar words.
-    """
+    """Write the problems of all benchmarks, and which of them, but for synthetic ones, are among the training prompts."""
     data = study.data
     families = [source for source in data.train if source in FAMILIES]
     synthetic = {p for source in families for p in generate(source, "train", data.train_size, data.seed, data.levels)}
@@ -121,20 +115,8 @@ def check_ids(problems: list[Problem], source: str) -> None:
         raise UserError(f"{source}: {count} problems have the id {name!r}; each problem of a benchmark needs its own.")
 
 
-def check_sources(study: Study) -> None:
-    """UserError, naming the key, where a source of problems cannot be opened or is not the registered set."""
-    sources = {f"data.train[{i}]": source for i, source in enumerate(study.data.train)}
-    sources |= {f"evaluation.benchmarks[{i}].source": b.source for i, b in enumerate(study.evaluation.benchmarks)}
-    for where, source in sources.items():
-        if source not in FAMILIES:
-            load(source, study.data.root, 1, where)
-
-
 def check_characters(study: Study, problems: Iterable[Problem], where: str) -> None:
-    """UserError where a tiny model without `model.tiny.vocabulary` has no tokens for a problem, prompt or answer.
-
-    ``where``: the key that names the problems.
-    """
+    """UserError where a tiny model has no tokens for a problem, which ``where`` names, its prompt or its answer."""
     if study.model.start != "tiny" or study.model.tiny.vocabulary is not None:
         return
     for problem in problems:

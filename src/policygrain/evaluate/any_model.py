@@ -29,8 +29,7 @@ PROMPT = "{problem}\nPlease reason step by step, and put your final answer withi
 def asked(sources: Sequence[str], **options: Any) -> Evaluation:
     """The evaluation that the options of `policygrain evaluate-model` describe; those that are None are not set.
 
-    ``sources``: registered sets, synthetic families or .jsonl files. Sampling parameters that are not set are those
-    with which a set is published, else greedy. UserError names what is wrong.
+    Sampling parameters that are not set are those with which a set is published, else greedy.
     """
     given = {key: value for key, value in options.items() if value is not None}
 
@@ -55,10 +54,7 @@ def asked(sources: Sequence[str], **options: Any) -> Evaluation:
 
 
 def prepare(folder: StudyFolder, evaluation: Evaluation, root: Path | None) -> None:
-    """Write an evaluation and its problems into ``folder``; ``root``: the folder of problem sets.
-
-    UserError if the folder has results of another protocol, or problems cannot be read or graded.
-    """
+    """Write an evaluation and its problems into ``folder``. UserError if it has results of another protocol."""
     problems = {folder.data.benchmark(b.name): benchmark_problems(b, root) for b in evaluation.benchmarks}
     if folder.protocol.exists():
         there, asked = dict(read_record(Evaluation, folder.protocol, ANOTHER)), dict(evaluation)
@@ -91,10 +87,7 @@ def slug(text: str) -> str:
 
 
 def leaderboard(results: StudyFolder) -> tuple[list[str], list[list[str]]]:
-    """The table of all models in ``results`` as (header, rows): a row per benchmark, the best model first, in %.
-
-    `not graded`: the grader failed, which counts as incorrect.
-    """
+    """The table of all models in ``results``, in %, as (header, rows): a row per benchmark, the best model first."""
     found = {name.rpartition("/")[0]: model_evaluation(folder) for name, folder in results.evaluations()}
     if len({digests.of_json(e.protocol | {"model": None, "prompt": None}) for e in found.values()}) > 1:
         raise UserError(f"{results.path}: its models were evaluated under different protocols, or on other problems.")

@@ -78,10 +78,7 @@ def evaluate_study(study: Study, models: Mapping[str, Path], data: DataFolder, r
 def evaluate(
     evaluation: Evaluation, models: Mapping[str, Path], data: DataFolder, results: StudyFolder
 ) -> dict[str, str]:
-    """Evaluate ``models`` (name → folder) and write a `ModelEvaluation` for each; returns name → key.
-
-    Models that have a record with the same weights and protocol are skipped, and no response is sampled twice.
-    """
+    """Evaluate models (name → folder) that have no record with their weights and protocol; returns name → key."""
     problems = {b.name: with_repeats(read_problems(data.benchmark(b.name))) for b in evaluation.benchmarks}
     longest = max(b.sampling.max_tokens for b in evaluation.benchmarks)
     seen = {name: contaminated(data, name) for name in problems}

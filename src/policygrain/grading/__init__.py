@@ -15,10 +15,7 @@ __all__ = ["CodeGrader", "Grader", "Item", "MathGrader", "NumericGrader", "Optio
 
 
 def open_grader(name: str, extraction: str = "boxed", tests: bool = False) -> Grader:
-    """The grader ``name`` with an extraction protocol; ``tests``: some problems have tests, by which they are graded.
-
-    UserError if there is no such grader or protocol, or if programs cannot be isolated. Workers start on first use.
-    """
+    """The grader ``name``, with ``tests`` of programs, too. UserError if there is none or programs cannot be isolated."""
     if name not in GRADERS:
         raise UserError(f"grader: there is no {name!r}.{did_you_mean(name, GRADERS)}")
     grader = GRADERS[name](extraction=extraction)

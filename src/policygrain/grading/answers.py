@@ -62,10 +62,7 @@ def _number(text: str) -> Fraction | None:
 
 
 class MathGrader(Grader):
-    """Compares the extracted answer with the gold answer as mathematical expressions.
-
-    An answer has ``seconds`` of processor time, five times as long by the clock, and ``memory`` bytes.
-    """
+    """Compares mathematical expressions; an answer has ``seconds`` of processor time and ``memory`` bytes."""
 
     def __init__(
         self, workers: int | None = None, seconds: float = TIME_LIMIT, memory: int = 2**30, extraction: str = "boxed"
@@ -84,10 +81,7 @@ class MathGrader(Grader):
         return self.compare([item._replace(text=text or "") for item, text in zip(items, texts, strict=True)])
 
     def compare(self, items: Sequence[Item], strict: bool = True) -> list[Any]:
-        """One outcome per extracted answer, which is empty if there is none.
-
-        UNREADABLE_GOLD if the gold answer cannot be read and the answer is not the same text, UserError if ``strict``.
-        """
+        """One outcome per extracted answer; for an unreadable gold answer UNREADABLE_GOLD, if ``strict`` a UserError."""
         tasks = [(without_box(gold), without_box(answer), options) for gold, answer, options, _ in items]
         outcomes = {task: grade_directly(*task) for task in dict.fromkeys(tasks)}
         remaining = [task for task, outcome in outcomes.items() if outcome is None]
@@ -139,10 +133,7 @@ def _too_large(gold: str) -> bool:
 
 
 def grade(file: Path, out: Path, grader: MathGrader, options: Options, strict: bool = False) -> dict[str, int]:
-    """Write the lines of ``file`` (docs/grading.md) to ``out``, each with `correct` and `status`; counts by status.
-
-    UserError, naming file and line, if a line cannot be graded, and if ``strict`` for an unreadable gold answer.
-    """
+    """Write the lines of ``file`` to ``out`` with `correct` and `status` (docs/grading.md); counts by status."""
     rows = [*json_lines(file)]
     if not rows:
         raise UserError(f"{file}: is empty.")

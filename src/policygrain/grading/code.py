@@ -29,11 +29,7 @@ WORKER_MEMORY = 4 * 2**30  # bytes, for tests, which contain all their inputs an
 
 
 class CodeGrader(Grader):
-    """Runs programs against tests; ``answers`` grades the responses to problems without tests (docs/coding.md).
-
-    A program has ``seconds`` of processor time, unless its problem sets another limit, and ``mib`` MiB of memory for
-    all its tests. UserError if this machine cannot isolate programs.
-    """
+    """Runs programs against tests (docs/coding.md); ``answers`` grades the responses to problems without tests."""
 
     def __init__(
         self, workers: int | None = None, seconds: float = 20.0, mib: int = 1024, answers: Grader | None = None
@@ -68,11 +64,7 @@ class CodeGrader(Grader):
 
 
 def program_of(response: str, options: Options) -> str | None:
-    """The program in a response, after the problem's ``setup``; None if there is none.
-
-    It is the last fenced block of Python that defines the function, else the whole response if that does, else the last
-    block, or the response, as a completion of the problem's signature.
-    """
+    """The program in a response (docs/coding.md), after the problem's ``setup``; None if there is none."""
     response = response.replace("\r\n", "\n")
     found = _FENCED.findall(response)
     blocks = [block for _, one, other, block in found if (one or other).lower() in _LANGUAGES and block.strip()]
@@ -121,10 +113,7 @@ def _never_called(error: BaseException | None, options: Options) -> str:
 
 
 def grade_pair(limits: str, program: str, options: Options) -> str:
-    """In a worker, the outcome of a program; UNREADABLE_GOLD and a message if the tests never call the function.
-
-    ``limits``: seconds and MiB, as text.
-    """
+    """In a worker, the outcome of a program, or UNREADABLE_GOLD and why; ``limits``: seconds and MiB."""
     seconds, mib = limits.split()
     with closing(Function(program, options.entry_point, float(seconds), int(mib))) as function:
         error = None

@@ -199,10 +199,7 @@ def _same_value(gold: str, answer: str, options: Options) -> bool:
 
 
 def _sides(text: str) -> tuple[str, str] | None:
-    """A value as ("", value), an equation as (left, right), of a chain the last value; None if it is false.
-
-    Of `\\sqrt 2 ≈ 1.41` the value before the sign counts.
-    """
+    """A value as ("", value), an equation as (left, right), of a chain the last value; None if it is false."""
     first, _, rounding = text.partition(notation.APPROXIMATELY)
     if rounding and _is_name(first.strip()):
         first = f"{first}= {rounding}"

@@ -1,7 +1,7 @@
 """Grading in worker processes with limits of time and memory for each answer.
 
-Workers are forks of a process that has imported what they need (preload.py), so that a new one takes milliseconds, and
-not of this one, whose address space and threads' locks they would copy.
+They are forks of a process that has imported what they need (preload.py): a new one takes milliseconds, and copies
+neither the memory of this process nor the locks of its threads.
 """
 
 from __future__ import annotations

@@ -216,7 +216,7 @@ def families_to_demonstrate(study: Study) -> list[str]:
 def demonstrations(
     families: list[str], seed: str, error_rate: float, direct_share: float, levels: Sequence[int] = LEVELS
 ) -> Iterator[tuple[str, str]]:
-    """Endless (question, response) of the train split; a share of the responses, ``direct_share``, is an answer alone."""
+    """Endless (question, response) of the train split; with probability ``direct_share`` only the answer."""
     rng = random.Random(f"demonstrations/{seed}")
     demonstrator = Demonstrator(rng, error_rate)
     while True:

@@ -84,7 +84,7 @@ def prepare_training(study: Study, out: DataFolder) -> None:
 
 
 def prepare_benchmarks(study: Study, out: DataFolder) -> None:
-    """Write the problems of all benchmarks, and which of them, but for synthetic ones, are among the training prompts."""
+    """Write the problems of all benchmarks, and which of them, synthetic ones apart, are among the training prompts."""
     data = study.data
     families = [source for source in data.train if source in FAMILIES]
     synthetic = {p for source in families for p in generate(source, "train", data.train_size, data.seed, data.levels)}

@@ -81,7 +81,7 @@ class MathGrader(Grader):
         return self.compare([item._replace(text=text or "") for item, text in zip(items, texts, strict=True)])
 
     def compare(self, items: Sequence[Item], strict: bool = True) -> list[Any]:
-        """One outcome per extracted answer; for an unreadable gold answer UNREADABLE_GOLD, if ``strict`` a UserError."""
+        """One outcome per extracted answer; if the gold answer is unreadable that, or a UserError if ``strict``."""
         tasks = [(without_box(gold), without_box(answer), options) for gold, answer, options, _ in items]
         outcomes = {task: grade_directly(*task) for task in dict.fromkeys(tasks)}
         remaining = [task for task, outcome in outcomes.items() if outcome is None]

@@ -15,7 +15,7 @@ __all__ = ["CodeGrader", "Grader", "Item", "MathGrader", "NumericGrader", "Optio
 
 
 def open_grader(name: str, extraction: str = "boxed", tests: bool = False) -> Grader:
-    """The grader ``name``, with ``tests`` for programs, too. UserError if there is none or nothing isolates programs."""
+    """The grader ``name``, with ``tests`` for programs, too. UserError if there is none, or no isolation of these."""
     if name not in GRADERS:
         raise UserError(f"grader: there is no {name!r}.{did_you_mean(name, GRADERS)}")
     grader = GRADERS[name](extraction=extraction)

@@ -69,6 +69,7 @@ class Pool:
             from pebble import CONSTS, ProcessPool
 
             context = _Context()
+            # Workers of another kind that are started later import its module themselves.
             context.set_forkserver_preload([f"{__package__}.{self.kind}", f"{__package__}.preload"])
             with patch.dict(os.environ, PYTHONHASHSEED="0"):  # sets have the same order in every run
                 ensure_running()

@@ -2,11 +2,11 @@
 
 import json
 import re
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pandas
 import pytest
 import yaml
@@ -18,6 +18,7 @@ from policygrain.data.problem import Problem, read_problems
 from policygrain.data.published import blob_id, fetch
 from policygrain.data.sets import SETS, ProblemSet, check_file, content_digest, load_set, published_sampling
 from policygrain.errors import UserError
+from policygrain.files import atomic_bytes
 
 from ..support.files import write_lines
 from ..support.problem_sets import CODE, RECORDED
@@ -48,27 +49,18 @@ def test_recorded_files_are_the_pinned_sets(name, benchmarks_folder):
     assert check_file(SETS[name], benchmarks_folder) == []
 
 
-ASSERTION = """import numpy as np
-def assertion(out, exp, atol):
-    if out != exp and atol != 0:
-        assert np.allclose(out, exp, rtol=1e-07, atol=atol)
-"""
-
-
-@pytest.mark.parametrize(
-    ("out", "right"),
-    [([1.0 + 1e-9], True), ([1.0], True), ([], False), ((1.0,), False), ([[1.0]], False), (1.0, False)],
-)
-def test_floats_are_compared_after_type_and_shape(out, right):
-    """np.allclose([], exp) is true."""
-    namespace: dict[str, Any] = {}
-    exec(published.type_and_shape_first(ASSERTION), namespace)
-    with nullcontext() if right else pytest.raises(AssertionError):
-        namespace["assertion"](out, [1.0], 1e-6)
+@pytest.mark.parametrize("out", [[1.0 + 1e-9], [1.0], [], (1.0,), [[1.0]], 1.0], ids=str)
+def test_floats_are_compared_after_type_and_shape(out):
+    """np.allclose([], exp) is true; the first two are right."""
+    compare = "if out != exp:\n        assert np.allclose(out, exp, rtol=1e-07, atol=atol)"
+    given = {"np": numpy, "out": out, "exp": [1.0], "atol": 1e-6}
+    with nullcontext() if out in ([1.0 + 1e-9], [1.0]) else pytest.raises(AssertionError):
+        exec(published.type_and_shape_first(compare), given)
 
 
 # ---- fetching and checking a made-up set ----------------------------------------------------------------------------
 
+ONE = {"id": 1, "problem": "1+1", "answer": "2"}
 ROWS = [{"n": i, "question": f"How much is {i} and {i}?", "answer": f"{2 * i}"} for i in range(300)]
 SOURCE = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
 
@@ -84,19 +76,15 @@ def made_up(source: bytes = SOURCE, **changes: Any) -> ProblemSet:
 def publish(tmp_path, monkeypatch):
     """Put the file of a set into the mirror."""
 
-    def problems(rows: published.Rows) -> Iterator[Problem]:
-        for row in rows:
-            yield Problem(f"made-up-{row['n']}", row["question"], row["answer"])
+    def problems(rows: published.Rows) -> list[Problem]:
+        return [Problem(f"made-up-{row['n']}", row["question"], row["answer"]) for row in rows]
+
+    def write(of: ProblemSet, content: bytes) -> Path:
+        atomic_bytes(path := tmp_path / "mirror" / of.github, content)
+        return path
 
     monkeypatch.setenv("POLICYGRAIN_MIRROR", f"file://{tmp_path}/mirror/")
     monkeypatch.setattr(published, "made_up", problems, raising=False)
-
-    def write(of: ProblemSet, content: bytes) -> Path:
-        path = tmp_path / "mirror" / of.github
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-        return path
-
     return write
 
 
@@ -108,7 +96,7 @@ def test_a_set_is_fetched_once_and_no_file_is_overwritten(publish, tmp_path):
     assert problems[7].id == "made-up-7" and [path.name for path in folder.iterdir()] == ["made_up.jsonl"]
     source.unlink()
     assert fetch(made_up(), folder).endswith("there already")
-    (folder / "made_up.jsonl").write_text('{"id": 1, "problem": "1+1", "answer": "2"}\n')
+    write_lines(folder / "made_up.jsonl", [ONE])
     with pytest.raises(UserError, match=r"1 problems instead of 300.*not overwritten"):
         fetch(made_up(), folder)
 
@@ -133,36 +121,38 @@ def test_what_is_not_the_pinned_set_is_refused_and_leaves_nothing(of, content, m
     assert not (tmp_path / "folder").exists()
 
 
-def test_rows_of_other_formats(tmp_path, publish):
-    for form, content in {"parquet": pandas.DataFrame(ROWS).to_parquet(), "json": json.dumps(ROWS).encode()}.items():
-        of = made_up(content, github=f"some/where/abc/file.{form}")
-        publish(of, content)
-        assert fetch(of, tmp_path / form).endswith("300 problems")
+FORMATS = {"parquet": pandas.DataFrame(ROWS).to_parquet(), "json": json.dumps(ROWS).encode()}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_rows_of_other_formats(form, tmp_path, publish):
+    of = made_up(FORMATS[form], github=f"some/where/abc/file.{form}")
+    publish(of, FORMATS[form])
+    assert fetch(of, tmp_path).endswith("300 problems")
 
 
 @pytest.mark.parametrize("name", CODE)
 def test_fetching_programs(name, publish, tmp_path, benchmarks_folder):
-    file = benchmarks_folder / "code" / Path(SETS[name].github).name
-    publish(SETS[name], file.read_bytes())
+    publish(SETS[name], (benchmarks_folder / "code" / Path(SETS[name].github).name).read_bytes())
     fetch(SETS[name], tmp_path)
     assert check_file(SETS[name], tmp_path) == []
 
 
 def test_check_names_each_fault(tmp_path):
-    one, two = {"id": 1, "problem": "1+1", "answer": "2"}, {"id": 2, "problem": "2+2", "answer": "4"}
+    """White space and ids are not part of the digest; order, problems and answers are."""
+    two = {"id": 2, "problem": "2+2", "answer": "4"}
     compared = [{"relative_tolerance": 0.1}, {"list_answer": True, "at": [1]}]
-    of = made_up(count=2, digest=content_digest([one, two]), compared=compared)
-
-    def faults(*rows: dict[str, object]) -> str:
+    of = made_up(count=2, digest=content_digest([ONE, two]), compared=compared)
+    for rows, fault in (
+        ([two, ONE], "wrong content"),
+        ([ONE, {**two, "answer": "5"}], "wrong content"),
+        ([ONE], "1 problems instead of 2"),
+        ([ONE, {**two, "id": 1}], "1 ids occur more than once"),
+        ([{**ONE, "id": "x"}, {**two, "problem": " 2+2\n"}], ""),
+    ):
         write_lines(tmp_path / "made_up.jsonl", rows)
-        return "; ".join(check_file(of, tmp_path))
-
-    assert "wrong content" in faults(two, one)
-    assert "wrong content" in faults(one, {**two, "answer": "5"})
-    assert "1 problems instead of 2" in faults(one)
-    assert "1 ids occur more than once" in faults(one, {**two, "id": 1})
-    # White space and ids are not part of the digest; order, problems and answers are.
-    assert faults({**one, "id": "x"}, {**two, "problem": " 2+2\n"}) == ""
+        found = "; ".join(check_file(of, tmp_path))
+        assert fault in found and bool(fault) == bool(found)
     options = [p.options for p in load_set(of, tmp_path, "here")]
     assert [(o.relative_tolerance, o.list_answer) for o in options] == [(0.1, False), (0.1, True)]
 
@@ -179,7 +169,7 @@ def test_list_fetch_and_check_on_the_command_line(tmp_path, capsys, monkeypatch)
     assert "--root" in run("fetch", "math500")[1]
     code, said = run("fetch", "math500", "aime24", *root)
     assert code == 2 and re.search(r"math500: http.*refused.*HTTPS_PROXY", said) and "aime24: http" in said
-    (tmp_path / "aime24.jsonl").write_text('{"id": 1, "problem": "1+1", "answer": "2"}\n')
+    write_lines(tmp_path / "aime24.jsonl", [ONE])
     code, said = run("check", *root)
     assert code == 2 and "aime24: WRONG" in said and "1 problems instead of 30" in said
     assert "no such file" in run("check", "aime25", *root)[1]

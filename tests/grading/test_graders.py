@@ -1,4 +1,4 @@
-"""Answers in responses, graders and files of answers: what looks right and is wrong, and the reverse; order and bounds."""
+"""Answers that look right and are wrong, and the reverse; responses, numbers and files; order, bounds and names."""
 
 import json
 import subprocess

@@ -14,6 +14,7 @@ import urllib.request
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ from .sets import ProblemSet, check_file, faults_of
 
 Rows = Iterable[Any]
 MIRROR_VARIABLE = "POLICYGRAIN_MIRROR"
-TIMEOUT = 60  # seconds without data
 
 
 def fetch(of: ProblemSet, root: Path) -> str:
@@ -71,7 +71,7 @@ def _published(of: ProblemSet) -> bytes:
     url = f"{base}/{urllib.parse.quote(of.github)}"
     request = urllib.request.Request(url, headers={"User-Agent": "policygrain"})
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
+        with urllib.request.urlopen(request, timeout=60) as response:
             content: bytes = response.read()
     except (OSError, http.client.HTTPException) as error:
         raise UserError(
@@ -88,9 +88,6 @@ def blob_id(content: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
-# ---- answers, which a grader compares --------------------------------------------------------------------------------
-
-
 def _contests(rows: Rows, identity: str = "aime{0}-{1}-{2:02}") -> Iterator[Problem]:
     """Problems named after their addresses, `…/2024_AIME_II_Problems/Problem_3`, with answers such as 7, 007 or 7.0."""
     for row in rows:
@@ -103,9 +100,9 @@ def aime24(rows: Rows) -> Iterable[Problem]:
     return sorted(_contests(rows), key=lambda problem: problem.id)
 
 
-def aime25(rows: Rows) -> Iterable[Problem]:
-    """In the order of the file."""
-    return _contests(rows)
+aime25 = _contests
+amc23 = partial(_contests, identity="amc23-{1}-{2:02}")
+amc12_83 = partial(_contests, identity="amc12-{0}-{1}-{2:02}")
 
 
 def aime26(rows: Rows) -> Iterator[Problem]:
@@ -114,16 +111,6 @@ def aime26(rows: Rows) -> Iterator[Problem]:
     for number, row in enumerate(rows):
         name = "I" if number < 15 else "II"
         yield Problem(f"aime2026-{name}-{number % 15 + 1:02}", row["prompt"].removesuffix(request), row["answer"])
-
-
-def amc23(rows: Rows) -> Iterable[Problem]:
-    """All are of one year."""
-    return _contests(rows, "amc23-{1}-{2:02}")
-
-
-def amc12_83(rows: Rows) -> Iterable[Problem]:
-    """In the order of the file."""
-    return _contests(rows, "amc12-{0}-{1}-{2:02}")
 
 
 def math500(rows: Rows) -> Iterator[Problem]:
@@ -160,9 +147,7 @@ def gsm8k(rows: Rows, split: str = "test") -> Iterator[Problem]:
         yield Problem(f"gsm8k-{split}-{number:05}", row["question"], answer)
 
 
-def gsm8k_train(rows: Rows) -> Iterator[Problem]:
-    """As the test split."""
-    return gsm8k(rows, "train")
+gsm8k_train = partial(gsm8k, split="train")
 
 
 def math_train(rows: Rows) -> Iterator[Problem]:

@@ -108,7 +108,10 @@ def evaluate(
                     continue
             queries = queries_of(evaluation, problems, renderer)
             with clock("engine"):
-                responses = sample(queries, evaluation.engine, str(model), folder, response_key(under))
+                # Responses depend on all of the protocol but grader, extraction and stop.
+                of_each = {name: b | {"extraction": None} for name, b in under["benchmarks"].items()}
+                key = digests.of_json(under | {"grader": None, "stop": None, "benchmarks": of_each})
+                responses = sample(queries, evaluation.engine, str(model), folder, key)
             with clock("grade"):
                 texts = tokenizer.batch_decode([r.ids for r in responses], skip_special_tokens=True)
                 answered, rows, records = zip(queries, responses, texts, strict=True), [], []
@@ -133,9 +136,6 @@ def _digest(name: str, model: Path) -> str:
     if not (model / "config.json").exists():
         raise UserError(f"{model}: has no model; train it first ({name}).")
     return check_final_model(run)
-
-
-# ---- responses -------------------------------------------------------------------------------------------------------
 
 
 class Query(NamedTuple):
@@ -184,9 +184,6 @@ def sample(queries: Sequence[Query], engine: str, model: str, folder: Evaluation
     return [have[i] for i in range(len(queries))]
 
 
-# ---- the protocol: all settings that a score depends on; only scores with the same protocol are compared -------------
-
-
 def protocol(
     evaluation: Evaluation, renderer: PromptRenderer, data: DataFolder, model: str, grader: str
 ) -> dict[str, Any]:
@@ -203,9 +200,3 @@ def protocol(
             for b in evaluation.benchmarks
         },
     }
-
-
-def response_key(protocol: dict[str, Any]) -> str:
-    """The digest of the parts of a protocol that sampled responses depend on: all but grader, extraction and stop."""
-    benchmarks = {name: b | {"extraction": None} for name, b in protocol["benchmarks"].items()}
-    return digests.of_json(protocol | {"grader": None, "stop": None, "benchmarks": benchmarks})

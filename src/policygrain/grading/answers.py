@@ -129,9 +129,6 @@ def _too_large(gold: str) -> bool:
     return len(gold) > MAX_LENGTH or depth(gold) > MAX_DEPTH
 
 
-# ---- files of answers ------------------------------------------------------------------------------------------------
-
-
 def grade(file: Path, out: Path, grader: MathGrader, options: Options, strict: bool = False) -> dict[str, int]:
     """Write the lines of ``file`` to ``out`` with `correct` and `status` (docs/grading.md); counts by status."""
     rows = [*json_lines(file)]

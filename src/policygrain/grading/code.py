@@ -23,8 +23,7 @@ _FENCED = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 _LANGUAGES = ("", "python", "py", "python3")
-# The end of a function's body: a line that begins something else.
-_END = re.compile(r"\n(?=class |def |async def |if __name__|print\(|#|@|```|assert )")
+_END = re.compile(r"\n(?=class |def |async def |if __name__|print\(|#|@|```|assert )")  # of a function's body
 WORKER_MEMORY = 4 * 2**30  # bytes, for tests, which contain all their inputs and expected values
 
 

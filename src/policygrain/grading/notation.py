@@ -298,9 +298,6 @@ def bases(text: str) -> list[str]:
     return sorted(match[0] for match in _BASED.finditer(text))
 
 
-# ---- numbers -------------------------------------------------------------------------------------------------------
-
-
 # At most 40 digits: longer numbers are compared as expressions, within the limits of the workers.
 _INTEGER = r"(?:\d{1,3}(?:,\d{3}){1,13}|\d{1,3}(?:\s\d{3}){1,13}|\d{1,40})"
 _DECIMAL = rf"(?:{_INTEGER}(?:\.\d{{1,40}})?|\.\d{{1,40}})"

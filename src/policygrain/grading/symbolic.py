@@ -78,7 +78,10 @@ def _same(gold: str, answer: str, options: Options) -> bool:
         answer = notation.without_thousands(answer)
     (brackets, golds), (given_brackets, answers) = (notation.bracketed(_MEMBER.sub("", t)) for t in (gold, answer))
     if _SETS.search(gold + answer) and (len(golds) == len(answers) == 1 or brackets or given_brackets):
-        return _same_sets(gold, answer)
+        first, second = _real_set(gold), _real_set(answer)
+        if not (first and second):
+            return _same_relations(parse(gold), parse(answer))
+        return len({first[0], second[0]} - {""}) < 2 and bool(first[1] == second[1] or (first[1] ^ second[1]).is_empty)
     if len(golds) == len(answers) == 1 and brackets == given_brackets == "":
         return _same_value(golds[0], answers[0], options)
     return _same_items(_collection(gold, brackets, golds), _collection(answer, given_brackets, answers), options)
@@ -131,17 +134,8 @@ _MEMBER = re.compile(r"^[A-Za-z](?:_\w)?(?:\([A-Za-z]\))? ?\\in(?![a-zA-Z]) ?")
 _CLOSED_AT_INFINITY = re.compile(r"\\infty ?\]|\[ ?-? ?\\infty")
 
 
-def _same_sets(gold: str, answer: str) -> bool:
-    r"""Whether two texts are the same set of real numbers (`0 \le x < 5` and `[0,5)`), or the same inequality."""
-    first, second = _real_set(gold), _real_set(answer)
-    if not (first and second):
-        return _same_relations(parse(gold), parse(answer))
-    same_name = len({first[0], second[0]} - {""}) < 2
-    return same_name and bool(first[1] == second[1] or (first[1] ^ second[1]).is_empty)
-
-
 def _real_set(text: str) -> tuple[str, Any] | None:
-    """The name of the variable, "" if there is none, and the set of real numbers that ``text`` describes, or None."""
+    r"""The name of the variable, or "", and the set of real numbers that ``text`` describes: `0 \le x < 5`; or None."""
     for word, combine in ((r"\\lor(?![a-zA-Z])", sympy.Union), (r"\\land(?![a-zA-Z])", sympy.Intersection)):
         parts = notation.split_top(text, word)
         if len(parts) > 1:

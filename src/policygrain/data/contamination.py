@@ -1,8 +1,7 @@
-"""Contamination: benchmark problems that are among the training prompts, as exact or near duplicates.
+"""Contamination: benchmark problems that are among the training prompts.
 
-`exact`: the same letters and digits in order, ignoring spaces, case, punctuation, signs and LaTeX's layout commands;
-`near`: a Jaccard similarity of the sets of words and numbers of at least 0.8, where both have at least 8, as smaller
-ones are often similar by chance. Different problems of one template may be near, so pairs are listed, not counted.
+`exact`: the same letters and digits in order, whatever the spaces, case, signs and LaTeX's layout; `near`: a Jaccard
+similarity of the sets of words and numbers of at least 0.8, where both have at least 8, as few are alike by chance.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import string
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from .problem import Problem
@@ -34,7 +34,6 @@ class Demonstrator:
         return result
 
 
-T = TypeVar("T")
 Worked = tuple[str, str, str]
 Family = Callable[[random.Random, int, Demonstrator], Worked]
 
@@ -119,7 +118,7 @@ def count(rng: random.Random, level: int, demonstrator: Demonstrator) -> Worked:
     return f"count {wanted} in {_text(digits)}", steps, str(tally)
 
 
-def labelled(operands: Iterable[T]) -> Iterable[tuple[str, T]]:
+def labelled(operands: Iterable[Any]) -> Iterable[tuple[str, Any]]:
     """Operands with labels, in question and steps, by which a small model can look up the next one."""
     return zip((*string.ascii_lowercase, *(f"z{letter}" for letter in string.ascii_lowercase)), operands, strict=False)
 

@@ -31,8 +31,7 @@ class Problem:
     options: Options = DEFAULT  # how answers are compared
 
 
-# The keys of a row that are options → their defaults. Defaults are not written, so that files of problems and their
-# digests do not change when an option is added.
+# Options in a row → their defaults, which are not written: files and their digests do not change with a new option.
 OPTIONS = {option.name: option.default for option in fields(Options) if option.name != "degrees"}
 
 

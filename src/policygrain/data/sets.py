@@ -20,8 +20,7 @@ from .problem import Problem, Row, read_problems, read_rows
 if TYPE_CHECKING:
     from ..study.schema import Benchmark, Sampling, Study
 
-# Environment variable with the folder of problem sets, if neither the study nor the command line names one.
-ROOT_VARIABLE = "POLICYGRAIN_DATA"
+ROOT_VARIABLE = "POLICYGRAIN_DATA"  # the folder of problem sets, if neither study nor command line names one
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -64,8 +64,7 @@ def source_digests(study: Study) -> dict[str, str]:
 def prepare_training(study: Study, out: DataFolder) -> None:
     """Write training and validation problems, which are disjoint."""
     data = study.data
-    train: list[Problem] = []
-    validation: list[Problem] = []
+    train, validation = list[Problem](), list[Problem]()
     for source in data.train:
         if source in FAMILIES:
             train += generate(source, "train", data.train_size, data.seed, data.levels)

@@ -119,7 +119,6 @@ def _qwen_box(rest: str) -> str:
 PROTOCOLS: dict[str, Callable[[str, bool], str | None]] = {
     "boxed": boxed,
     "answer_line": _from_answer_line,
-    # The rest of the last line with `####`, as in GSM8K's solutions.
     "hashes": lambda text, _: text.rpartition("####")[2].partition("\n")[0].strip() or None if "####" in text else None,
     "answer_tag": _from_answer_tag,
     "qwen_math": _from_qwen_math,

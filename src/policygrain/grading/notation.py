@@ -25,8 +25,7 @@ _TABLE = str.maketrans(
     | {c: "\\frac{{{}}}{{{}}}".format(*unicodedata.normalize("NFKC", c).split("⁄")) for c in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"}
 )
 APPROXIMATELY = "≈"
-# What commands are replaced by.
-_SYNONYMS = {
+_SYNONYMS = {  # by which commands are replaced
     r"\text": "textnormal textbf textit textrm textsf texttt textup mathrm mathbf mathit mathsf mathnormal mbox hbox",
     r"\text ": "rm bf boldsymbol",
     r"\frac": "dfrac tfrac cfrac",
@@ -159,8 +158,7 @@ def split_top(text: str, separator: str) -> list[str]:
     return parts
 
 
-# Words before a value that do not only introduce it.
-_DENYING = MEANINGFUL - {"are", "all", "for", "ratio"}
+_DENYING = MEANINGFUL - {"are", "all", "for", "ratio"}  # words before a value that do not only introduce it
 _TEXTS = re.compile(r"\\text ?\{([^{}]*)\}")
 # What is said about a letter of an answer after it: `, k \in \mathbb{Z}`, ` for any real c`, ` for n \ge 1`.
 _ABOUT_A_LETTER = re.compile(
@@ -305,8 +303,7 @@ _NUMBER = re.compile(rf"([-+]?{_DECIMAL}(?:[eE][-+]?\d{{1,3}})?)(?:/({_DECIMAL})
 _POWER = re.compile(r"(?:\\times|\\cdot|\*)10\^(?:\{([-+]?\d{1,3})\}|(\d)(?!\d))")
 _FRACTION = re.compile(r"^([-+]?)\\[dtc]?frac\{([\d.,\s]+)\}\{([\d.,\s]+)\}$")
 _SEPARATORS = re.compile(r"[,\s]")
-# Spaces are kept only where they may separate digits: `1 000`, `1 2`.
-OPTIONAL_SPACES = re.compile(r"\s+(?![\d.])|(?<![\d.,])\s+")
+OPTIONAL_SPACES = re.compile(r"\s+(?![\d.])|(?<![\d.,])\s+")  # others may separate digits: `1 000`, `1 2`
 
 
 def parse_number(text: str) -> Fraction | None:

@@ -278,8 +278,7 @@ _REWRITTEN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] =
     (re.compile(r"\\[dtc]?frac\s*(?:\{([^{}]*)\}|(\\[a-z]+|\b\w))\s+(\w)"), r"\\frac{\1\2}{\3}"),
     (re.compile(rf"(?<![A-Za-z\\{{])({notation.FUNCTIONS})(?![A-Za-z}}])"), r"\\\1 "),
 ]
-# Functions that a few real values do not tell from others.
-_NOT_BY_VALUES = (sympy.floor, sympy.ceiling, sympy.re, sympy.im, sympy.conjugate, sympy.arg)
+_NOT_BY_VALUES = (sympy.floor, sympy.ceiling, sympy.re, sympy.im, sympy.conjugate, sympy.arg)  # at a few points
 # What the parser ignores (quotes) or adds: it reads `2 3` and `2{3}` as 5.
 _UNREADABLE = re.compile(
     r"\d\s+[\d.](?!\d*\s*/)|(?<![\d.])(?<![_^])\d[\d.]*\s*\{\s*\d|(?:^|[\s(=,+*/-])\{[\d.]+\}\s*\{?\d|['\"]"

@@ -111,7 +111,6 @@ class _Context(ForkServerContext):
 
 
 def _limit(memory: int) -> None:
-    """Of a worker, as it starts."""
     for what, most in (("AS", memory), ("CORE", 0), ("FSIZE", LARGEST_FILE)):
         resource.setrlimit(getattr(resource, f"RLIMIT_{what}"), (most, most))
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # ends a worker in C code, too

@@ -26,29 +26,26 @@ def solve(question: str) -> int:
         return among.split("-").count(wanted)
     if "How many" in question:
         told = [sentence.split() for sentence in question.split(". ")[:-1]]
-        changes = [(-1 if words[1] in LOSSES else 1) * int(next(w for w in words if w.isdigit())) for words in told]
-        return sum(changes)
-    family, rest = re.sub(r"\bz([a-z])", r"\1", question).split(" ", 1)  # labels of two letters
-    if family == "total":
-        return sum(int(x[1:]) for x in rest.split())
-    if family == "add":
-        columns = [(int(x[1]), int(x[2])) for x in rest.split()]
-        return sum((a + b) * 10**i for i, (a, b) in enumerate(columns))
-    if family == "mul":
-        factor, *digits = rest.split()
-        return int(factor) * sum(int(x[1:]) * 10**i for i, x in enumerate(digits))
-    if family == "mod":
-        divisor, *digits = rest.split()
-        return int("".join(x[1:] for x in digits)) % int(divisor)
-    if family == "clock":
-        value = 0
-        for x in rest.split():
-            value = {"+": value + int(x[2:]), "-": value - int(x[2:]), "*": value * int(x[2:])}[x[1]]
-        return value % 10
-    if family == "max":
-        return max(int(x[1:]) for x in rest.split())
-    wanted, among = rest.split(" in ")
-    return sum(x[1:] == wanted for x in among.split())
+        return sum((-1 if words[1] in LOSSES else 1) * int(next(filter(str.isdigit, words))) for words in told)
+    family, *words = re.sub(r"\bz([a-z])", r"\1", question).split()  # labels of two letters
+    operands = [word[1:] for word in words if word[0].isalpha() and word != "in"]
+    match family:
+        case "total":
+            return sum(map(int, operands))
+        case "add":
+            return sum((int(x) + int(y)) * 10**i for i, (x, y) in enumerate(operands))
+        case "mul":
+            return int(words[0]) * sum(int(x) * 10**i for i, x in enumerate(operands))
+        case "mod":
+            return int("".join(operands)) % int(words[0])
+        case "max":
+            return max(map(int, operands))
+        case "clock":
+            value = 0
+            for sign, number in ((x[0], int(x[1:])) for x in operands):
+                value = {"+": value + number, "-": value - number, "*": value * number}[sign]
+            return value % 10
+    return operands.count(words[0])
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -58,8 +58,6 @@ def test_floats_are_compared_after_type_and_shape(out):
         exec(published.type_and_shape_first(compare), given)
 
 
-# ---- fetching and checking a made-up set ----------------------------------------------------------------------------
-
 ONE = {"id": 1, "problem": "1+1", "answer": "2"}
 ROWS = [{"n": i, "question": f"How much is {i} and {i}?", "answer": f"{2 * i}"} for i in range(300)]
 SOURCE = "".join(json.dumps(row) + "\n" for row in ROWS).encode()

@@ -69,29 +69,16 @@ def test_gold_answers_are_right(grader, benchmarks_folder):
     assert grader.unreadable_golds(golds) == []
 
 
-# ---- files of answers ----------------------------------------------------------------------------------------------
-
-# Lines and their statuses.
-ROWS = [
-    ({"gold": "1/2", "prediction": "\\frac12", "note": "é", "id": 3}, "correct"),
-    ({"gold": 2, "completion": "\\boxed{1} \\boxed{2} 3"}, "correct"),
-    ({"gold": "2", "completion": "2"}, "unparsable"),
-    ({"gold": "2", "prediction": "\\boxed{3}", "completion": "\\boxed{2}"}, "incorrect"),
-    ({"gold": "2", "prediction": None}, "unparsable"),
-    ({"gold": "2", "prediction": "3", "correct": "?", "status": "?"}, "incorrect"),
-    ({"gold": "np.arcsin(10/13)", "prediction": "2"}, "unreadable_gold"),
-    ({"gold": "{" * 30_000 + "2" + "}" * 30_000, "prediction": "2"}, "unreadable_gold"),
-    ({"gold": "\ud800", "prediction": "2"}, "unreadable_gold"),
-    ({"gold": "x+1", "prediction": "1+x"}, "correct"),
-]
+# Fields: line, of a file that is graded, and status.
+LINES = read("lines.jsonl")
 
 
 def test_lines_are_kept_and_graded(tmp_path, capsys):
     file, out = tmp_path / "answers.jsonl", tmp_path / "graded.jsonl"
-    file.write_text("\n".join(json.dumps(row) for row, _ in ROWS) + "\n\n")
+    file.write_text("\n".join(json.dumps(row["line"]) for row in LINES) + "\n\n")
     command = ["grade", str(file), "--out", str(out), "--workers", "1"]
     assert main(command) == 0
-    expected = [row | {"correct": status == "correct", "status": status} for row, status in ROWS]
+    expected = [row["line"] | {"correct": row["status"] == "correct", "status": row["status"]} for row in LINES]
     assert read_json_lines(out) == expected
     assert "3 correct, 2 incorrect, 2 unparsable, 0 timeout, 0 error, 3 unreadable_gold" in capsys.readouterr().out
     assert main([*command, "--strict"]) == 2
@@ -114,8 +101,6 @@ def test_a_bad_line_is_named(tmp_path, content, says, grader):
         grade(file, tmp_path / "graded.jsonl", grader, Options())
     assert not (tmp_path / "graded.jsonl").exists()
 
-
-# ---- responses and numbers -------------------------------------------------------------------------------------------
 
 # Fields: protocol, response, answer and perhaps list_answer. Those of answer_line follow `is_correct_minerva` of verl's
 # math_dapo, those of qwen_math `extract_answer` of Qwen2.5-Math.

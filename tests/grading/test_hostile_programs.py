@@ -73,8 +73,6 @@ def test_a_program_that_does_not_read_is_ended():
             f("x" * 10**6)
 
 
-# ---- what is left ---------------------------------------------------------------------------------------------------
-
 SUBREAPER = 36  # of prctl: a process that adopts all that its descendants leave
 
 
@@ -120,9 +118,6 @@ def test_nothing_is_left_when_its_parent_is_killed_while_it(what, tmp_path):
     assert not any(left(program, tmp_path, after) for after in moments)
 
 
-# ---- where bubblewrap does not work ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("bwrap", "says"),
     [(None, "the command bwrap is not installed"), ("echo bwrap: No namespaces >&2; exit 1", "bwrap: No namespaces")],
@@ -145,8 +140,6 @@ def test_without_bubblewrap_no_program_is_run(bwrap, says, tmp_path, monkeypatch
     check_study(small_study())
     assert open_grader("numeric").grade([Item("1/2", "\\boxed{0.5}")]) == ["correct"]
 
-
-# ---- functions ------------------------------------------------------------------------------------------------------
 
 VALUES = [None, True, -3, 2**200, 10**5000, 0.1, "é\n", b"\0\xff", 1 + 2j, [1, [2.5, "x"]], (1, (2,)), {1, 2}]
 VALUES += [frozenset({3}), {"a": [1], (1, 2): {}}, range(2, 9, 3), [(1.0, "a"), (2.0, "b")], [], "x" * 10**6]

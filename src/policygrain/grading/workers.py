@@ -76,7 +76,7 @@ class Pool:
             if self.fresh:
                 CONSTS.sleep_unit = 0.01  # seconds until a process that has ended is replaced
             answers = 1 if self.fresh else ANSWERS_PER_WORKER
-            self._pool = ProcessPool(self.workers, answers, _limit, (self.memory,), context)
+            self._pool = ProcessPool(self.workers, answers, _start, (self.kind, self.memory), context)
         limit = WALL_CLOCK_FACTOR * self.seconds + 1
         return self._pool.schedule(_grade, (self.kind, self.seconds, task), timeout=limit)
 
@@ -110,7 +110,8 @@ class _Context(ForkServerContext):
                 super().start()
 
 
-def _limit(memory: int) -> None:
+def _start(kind: str, memory: int) -> None:
+    importlib.import_module(f".{kind}", __package__)  # here, since the time limit is on answers
     for what, most in (("AS", memory), ("CORE", 0), ("FSIZE", LARGEST_FILE)):
         resource.setrlimit(getattr(resource, f"RLIMIT_{what}"), (most, most))
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # ends a worker in C code, too

@@ -46,7 +46,7 @@ class Training:
         self.uri = uri or f"sqlite:///{folder}/mlflow.db"
         study, results = small_study(name="live", seeds=[0], tracking={"uri": self.uri}), StudyFolder(folder / "live")
         self.results, self.later = StudyResults(results.path, study), folder / "summary of later"
-        self.run = make_up_run(study, results, Run("grpo", 0), ROWS, [])
+        self.run = make_up_run(study, results, Run("grpo", 0), ROWS)
         self.run.summary.rename(self.later)
         self.write(2)
 

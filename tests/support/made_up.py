@@ -15,7 +15,6 @@ from policygrain.records import (
     Environment,
     EvaluatedSample,
     EvaluationFacts,
-    FinalMetrics,
     ModelEvaluation,
     RunConfig,
     RunInputs,
@@ -46,21 +45,16 @@ def make_up(study: Study, folder: Path, right: dict[str, int]) -> Path:
 
 
 def make_up_run(
-    study: Study,
-    results: StudyFolder,
-    run: Run,
-    rows: Sequence[dict[str, Any]] | None = None,
-    timings: Sequence[dict[str, Any]] | None = None,
+    study: Study, results: StudyFolder, run: Run, rows: Sequence[dict[str, Any]] | None = None
 ) -> RunFolder:
     """The records of one run that has ended; ``rows`` are its metrics, the last of them of the final validation."""
     arm, there = run_matrix(study).arms[run.arm], results.run(run.arm, run.seed)
     updates = arm.training.updates_of_batch
     rows = rows or made_up_rows(updates, run.seed)
     steps = len(rows) - 1
-    timings = timings or [{"step": s, "total_seconds": 2.0 * (s + 1)} for s in range(steps)]
     start = f"s{run.seed}" if study.model.start == "tiny" else "s"
     write_lines(there.metrics, rows)
-    write_lines(there.timings, timings)
+    write_lines(there.timings, [{"step": s, "total_seconds": 2.0 * (s + 1)} for s in range(steps)])
     config = RunConfig(
         key=f"key-{run.arm}-{run.seed}",
         arm=run.arm,
@@ -70,18 +64,12 @@ def make_up_run(
         training={"steps": steps},
         inputs=RunInputs(start_model=start, train="d", validation="v"),
     )
-    final = FinalMetrics(
-        validation_accuracy=0.5,
-        validation_length=9.0,
-        steps=steps,
-        updates=steps * updates,
-        tokens=300,
-        samples=96,
-        seconds=6.0,
-    )
+    final = {"validation_accuracy": 0.5, "validation_length": 9.0, "steps": steps, "updates": steps * updates}
+    final |= {"tokens": 300, "samples": 96, "seconds": 6.0}
     made_with = Environment(versions={"torch": "2"}, commit="c0ffee", hardware="a computer")
     write_record(there.config, config)
-    write_record(there.summary, RunSummary(**config.model_dump(), final=final, model_digest="m", environment=made_with))
+    ended = config.model_dump() | {"final": final, "model_digest": "m", "environment": made_with}
+    write_record(there.summary, RunSummary.model_validate(ended))
     return there
 
 
@@ -104,14 +92,9 @@ def make_up_evaluation(study: Study, results: StudyFolder, model: str, count: in
     """The evaluation of one model that solves the first ``count`` problems of each benchmark, greedily one more."""
     records, rows, settings = [], [], {}
     share, greedy = count / PROBLEMS, [float(problem <= count) for problem in range(PROBLEMS)]
-    scores = {"accuracy": share, "pass_at": {1: share}, "majority": share}
-    scores |= {"per_problem": [float(problem < count) for problem in range(PROBLEMS)]}
-    scores |= {
-        "contaminated": [],
-        "tokens": 100,
-        "truncated": 0.0,
-        "greedy": greedy if study.evaluation.greedy else None,
-    }
+    scores = {"accuracy": share, "pass_at": {1: share}, "majority": share, "contaminated": [], "tokens": 100}
+    scores |= {"per_problem": [float(problem < count) for problem in range(PROBLEMS)], "truncated": 0.0}
+    scores |= {"greedy": greedy if study.evaluation.greedy else None}
     for benchmark in study.evaluation.benchmarks:
         name, sampling = benchmark.name, sampling_of(study, benchmark)
         settings[name] = {"sampling": sampling.model_dump(), "problems": "d"}

@@ -36,10 +36,7 @@ def asked(sources: Sequence[str], **options: Any) -> Evaluation:
     def taken(*keys: str) -> dict[str, Any]:
         return {key: given.pop(key) for key in keys if key in given}
 
-    sampling, shared = (
-        taken("temperature", "top_p", "max_tokens"),
-        {"extraction": "boxed"} | taken("size", "extraction"),
-    )
+    sampling, shared = taken("temperature", "top_p", "max_tokens"), taken("size", "extraction")
     if "samples" in given or sampling.get("temperature") == 0:
         sampling["n"] = given.pop("samples", 1)
     benchmarks = [

@@ -39,7 +39,7 @@ CHUNK = 4096  # responses per file, the most that a crash can lose
 class Benchmark(schema.Benchmark):
     """A benchmark, as it is sampled and graded."""
 
-    extraction: Extraction
+    extraction: Extraction = "boxed"
     sampling: Sampling
 
 

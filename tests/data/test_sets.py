@@ -86,17 +86,22 @@ def publish(tmp_path, monkeypatch):
     return write
 
 
-def test_a_set_is_fetched_once_and_no_file_is_overwritten(publish, tmp_path):
-    source, folder = publish(made_up(), SOURCE), tmp_path / "new" / "folder"
-    assert fetch(made_up(), folder).endswith("made_up.jsonl: 300 problems")
+FORMATS = {"jsonl": SOURCE, "json": json.dumps(ROWS).encode(), "parquet": pandas.DataFrame(ROWS).to_parquet()}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_set_is_fetched_once_and_no_file_is_overwritten(form, publish, tmp_path):
+    of, folder = made_up(FORMATS[form], github=f"some/where/data/a file.{form}"), tmp_path / "new" / "folder"
+    source = publish(of, FORMATS[form])
+    assert fetch(of, folder).endswith("made_up.jsonl: 300 problems")
     problems = read_problems(folder / "made_up.jsonl")
     assert [(p.problem, p.answer) for p in problems] == [(row["question"], row["answer"]) for row in ROWS]
     assert problems[7].id == "made-up-7" and [path.name for path in folder.iterdir()] == ["made_up.jsonl"]
     source.unlink()
-    assert fetch(made_up(), folder).endswith("there already")
+    assert fetch(of, folder).endswith("there already")
     write_lines(folder / "made_up.jsonl", [ONE])
     with pytest.raises(UserError, match=r"1 problems instead of 300.*not overwritten"):
-        fetch(made_up(), folder)
+        fetch(of, folder)
 
 
 CHANGED = SOURCE.replace(b"question", b"quest\xc2\xadion")
@@ -117,16 +122,6 @@ def test_what_is_not_the_pinned_set_is_refused_and_leaves_nothing(of, content, m
     with pytest.raises(UserError, match=message):
         fetch(of, tmp_path / "folder")
     assert not (tmp_path / "folder").exists()
-
-
-FORMATS = {"parquet": pandas.DataFrame(ROWS).to_parquet(), "json": json.dumps(ROWS).encode()}
-
-
-@pytest.mark.parametrize("form", FORMATS)
-def test_rows_of_other_formats(form, tmp_path, publish):
-    of = made_up(FORMATS[form], github=f"some/where/abc/file.{form}")
-    publish(of, FORMATS[form])
-    assert fetch(of, tmp_path).endswith("300 problems")
 
 
 @pytest.mark.parametrize("name", CODE)

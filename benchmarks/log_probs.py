@@ -38,7 +38,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from common import parser_of, provenance, save
-from policygrain.model.logprobs import log_probs_and_entropy
+from policygrain.model.scoring import log_probs_and_entropy
 
 HIDDEN, VOCABULARY = 1536, 151_936
 RESPONSE = 256  # tokens; Liger wants rows

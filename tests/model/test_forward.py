@@ -12,18 +12,16 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from policygrain.model import attention
 from policygrain.model.attention import Spans, Varlen
-from policygrain.model.logprobs import log_probs_and_entropy
-from policygrain.model.scoring import MTPHeads, micro_batches, score_tokens
+from policygrain.model.scoring import MTPHeads, log_probs_and_entropy, micro_batches, score_tokens
 
 from ..support.device import PLACE
 from ..support.engines import random_rollouts
 
-Lengths = tuple[Tensor, Tensor, Tensor]
 CPU = torch.device("cpu")
 
 
 @st.composite
-def lengths(draw: st.DrawFn) -> Lengths:
+def lengths(draw: st.DrawFn) -> tuple[Tensor, Tensor, Tensor]:
     """Lengths of prompts and of responses (0 is possible), and the prompt of each response, in any order."""
     prompts = draw(st.lists(st.integers(1, 7), min_size=1, max_size=4))
     responses = draw(st.lists(st.integers(0, 30), min_size=1, max_size=8))
@@ -31,17 +29,14 @@ def lengths(draw: st.DrawFn) -> Lengths:
     return torch.tensor(prompts), torch.tensor(responses), torch.tensor(prompt_of)
 
 
-def dense_mask(made: Lengths) -> Tensor:
+def dense_mask(made: tuple[Tensor, Tensor, Tensor]) -> Tensor:
     """Whether position q of the row attends to position k, [row, row]: causal, own prompt, own response."""
     prompts, responses, prompt_of = (x.tolist() for x in made)
     owner = [(p, -1) for p, n in enumerate(prompts) for _ in range(n)]
     owner += [(prompt_of[r], r) for r, n in enumerate(responses) for _ in range(n)]
-    return torch.tensor(
-        [
-            [k <= q and to[0] == at[0] and to[1] in (-1, at[1]) for k, to in enumerate(owner)]
-            for q, at in enumerate(owner)
-        ]
-    )
+    prompt, response = torch.tensor(owner).T
+    own = (response == -1) | (response == response.unsqueeze(1))
+    return (own & (prompt == prompt.unsqueeze(1))).tril()
 
 
 def flash_by_sequence(*given: Any, scale: float, window_size: tuple[int, int], enable_gqa: bool) -> Tensor:
@@ -183,12 +178,8 @@ def test_prediction_heads_foresee_what_a_plain_pass_says():
     assert all(p.grad is None for p in model.parameters())
 
 
-Pair = tuple[Tensor, Tensor]
-
-
-def plain(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, temperature: float) -> Pair:
-    logits = hidden @ weight.T if bias is None else hidden @ weight.T + bias
-    log_p = (logits / temperature).log_softmax(-1)
+def plain(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, temperature: float) -> tuple:
+    log_p = (F.linear(hidden, weight, bias) / temperature).log_softmax(-1)
     return log_p.gather(1, targets.unsqueeze(1)).squeeze(1), -(log_p.exp() * log_p).sum(-1)
 
 
@@ -203,12 +194,12 @@ def made_up(tokens: int, size: int, vocabulary: int, scale: float = 1.0, seed: i
     return [*(x.requires_grad_() for x in inputs[:2]), inputs[2].requires_grad_() if bias else None, targets]
 
 
-def gradients(outputs: Pair, inputs: list, seed: int = 0) -> list[Tensor]:
-    """Gradients of a random linear combination of both outputs with respect to hidden states, weight and bias."""
+def gradients(outputs: tuple, inputs: list, seed: int = 0) -> list[Tensor]:
+    """Gradients of a random linear combination of both outputs with respect to the inputs that need one."""
     generator = torch.Generator().manual_seed(seed)
     weights = [torch.randn(x.shape, generator=generator).to(x) for x in outputs]
     loss = sum((x * w).sum() for x, w in zip(outputs, weights, strict=True))
-    return list(torch.autograd.grad(loss, [x for x in inputs[:3] if x is not None]))
+    return list(torch.autograd.grad(loss, [x for x in inputs if x is not None and x.requires_grad]))
 
 
 @settings(max_examples=60, deadline=None)
@@ -219,26 +210,23 @@ def gradients(outputs: Pair, inputs: list, seed: int = 0) -> list[Tensor]:
     temperature=st.sampled_from([1.0, 0.6, 2.5]),
     scale=st.sampled_from([0.1, 1.0, 30.0, 1e4]),
     bias=st.booleans(),
+    trained=st.booleans(),
+    of_entropy=st.booleans(),
     seed=st.integers(0, 99),
 )
-def test_blocks_equal_all_logits_at_once(tokens, vocabulary, block, temperature, scale, bias, seed):
+def test_blocks_equal_all_logits_at_once(
+    tokens, vocabulary, block, temperature, scale, bias, trained, of_entropy, seed
+):
+    """Only what needs a gradient gets one, of the entropy only where it is asked for."""
     inputs = made_up(tokens, 5, vocabulary, scale, seed, bias)
-    expected = plain(*inputs, temperature)
-    found = log_probs_and_entropy(*inputs, temperature, block=block)
+    inputs[1].requires_grad_(trained)
+    chosen, entropy = plain(*inputs, temperature)
+    expected = chosen, entropy if of_entropy else entropy.detach()
+    found = log_probs_and_entropy(*inputs, temperature, of_entropy, block=block)
+    assert found[1].requires_grad is of_entropy
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10 * scale)
     by_inputs = (gradients(outputs, inputs, seed) for outputs in (found, expected))
     torch.testing.assert_close(*by_inputs, rtol=1e-10, atol=1e-10 * scale)
-
-
-def test_each_output_has_its_own_gradient_and_only_what_needs_one_gets_it():
-    """Each output alone; with ``entropy_gradient=False`` a loss of the entropy has no gradient."""
-    inputs = made_up(5, 4, 11)
-    frozen = [inputs[0], *(x.detach() for x in inputs[1:])]
-    for which, x, entropy_gradient in ((0, inputs, True), (1, inputs, True), (0, inputs, False), (1, frozen, True)):
-        outputs, needed = log_probs_and_entropy(*x, 0.7, entropy_gradient, block=2), [y for y in x if y.requires_grad]
-        assert outputs[1].requires_grad is entropy_gradient
-        expected = torch.autograd.grad(plain(*x, 0.7)[which].sum(), needed)
-        torch.testing.assert_close(torch.autograd.grad(outputs[which].sum(), needed), expected)
 
 
 def test_half_precision_is_summed_in_float32():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -34,11 +34,7 @@ class Spans:
 
     @classmethod
     def of(cls, prompt_lengths: Tensor, response_lengths: Tensor, prompt_of: Tensor, place: torch.device) -> Spans:
-        """The spans of a row, on the device ``place``.
-
-        ``prompt_lengths`` [prompts]; ``response_lengths`` [responses], in tokens that are in the row; ``prompt_of``
-        [responses], the index of each response's prompt: all on the host.
-        """
+        """Lengths of prompts and of responses (tokens in the row), and each response's prompt: all on the host."""
         prompts, prompt_valid = packed_positions(prompt_lengths, 0)
         responses, response_valid = packed_positions(response_lengths, int(prompt_lengths.sum()))
         step, response_step = (torch.arange(x.shape[1]) for x in (prompts, responses))
@@ -73,8 +69,8 @@ class Spans:
 class Varlen:
     """Attention by one flash-attention call on a GPU in half precision: no padding, no mask.
 
-    A response's keys are those of its prompt and its own. The kernel aligns the causal mask to the last query and the
-    last key of a sequence (pytorch#193630, flash-attention#1778), which is the mask of the packed row.
+    The kernel aligns the causal mask to the last query and the last key of a sequence (pytorch#193630,
+    flash-attention#1778), which is the mask of the packed row.
     """
 
     keys: Tensor  # [keys]: index in the row of each key, sequence by sequence
@@ -103,10 +99,8 @@ class Varlen:
         if torch.is_autocast_enabled(query.device.type):  # rotary embeddings return queries and keys in float32
             q, k, v = (x.to(torch.get_autocast_dtype(query.device.type)) for x in (q, k, v))
         k, v = (x.index_select(0, self.keys) for x in (k, v))
-        ends = self.queries_end, self.keys_end
-        out = cast(
-            Tensor, varlen_attn(q, k, v, *ends, *self.longest, scale=scale, window_size=(-1, 0), enable_gqa=True)
-        )
+        ends: Any = self.queries_end, self.keys_end, *self.longest
+        out: Any = varlen_attn(q, k, v, *ends, scale=scale, window_size=(-1, 0), enable_gqa=True)
         if out.requires_grad:
             # The kernel adds in a fixed order only where other operations that cannot would be refused.
             out.register_hook(lambda _: _fixed_order(refuses=True))
@@ -117,9 +111,8 @@ class Varlen:
     @staticmethod
     def runs(place: torch.device, dtype: torch.dtype, head_size: int) -> bool:
         """Whether flash attention can compute passes in ``dtype`` on this device."""
-        if place.type != "cuda" or dtype not in (torch.bfloat16, torch.float16):
-            return False
-        return head_size % 8 == 0 and head_size <= 256 and torch.cuda.get_device_capability(place) >= (8, 0)
+        fits = dtype in (torch.bfloat16, torch.float16) and head_size % 8 == 0 and head_size <= 256
+        return place.type == "cuda" and fits and torch.cuda.get_device_capability(place) >= (8, 0)
 
 
 def _fixed_order(refuses: bool) -> None:
@@ -135,10 +128,7 @@ def to_device(tensors: Iterable[Tensor], place: torch.device) -> list[Tensor]:
 
 
 def packed_positions(lengths: Tensor, start: int) -> tuple[Tensor, Tensor]:
-    """Indices into the packed row of consecutive sequences of these ``lengths``, the first one at ``start``.
-
-    [sequences, tokens], padded with 0 on the right; and the mask of entries that are not padding.
-    """
+    """Places of sequences of these ``lengths`` in the row, [sequences, tokens], and which of them are no padding."""
     column = torch.arange(int(lengths.max()))
     valid = column < lengths.unsqueeze(1)
     first = start + lengths.cumsum(0) - lengths
@@ -146,10 +136,7 @@ def packed_positions(lengths: Tensor, start: int) -> tuple[Tensor, Tensor]:
 
 
 def _length_buckets(lengths: Tensor) -> list[Tensor]:
-    """Indices of the sequences that are not empty, sorted by length and grouped.
-
-    A group's longest sequence is at most 1.5 times as long as its shortest, plus 8 tokens.
-    """
+    """Indices of sequences that are not empty, by length: a group's longest is at most 1.5 × its shortest + 8."""
     order = lengths.argsort(stable=True)
     values = lengths[order].tolist()
     cuts, shortest = [values.count(0)], 0

@@ -1,41 +1,40 @@
 """Scores of responses: their log-probabilities and entropies under a model, by one forward pass without padding.
 
 Rollouts are packed into one row: all prompts, each once, and then all responses. Only attention depends on where a
-sequence ends: queries of a response attend to the keys of its prompt and to its own. The gradient of a shared prompt
-is the sum over the responses that read it.
+sequence ends. The gradient of a shared prompt is the sum over the responses that read it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedModel
 
 from ..errors import UserError
 from .attention import Spans, Varlen, packed_positions, to_device
 from .device import compute_dtype, forward_precision
 from .engine import Rollout
-from .logprobs import log_probs_and_entropy
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 NAME = "policygrain_packed"  # of the attention of a packed row, in transformers
+# The logits of 8,192 tokens over a vocabulary of 151,936 take 5 GB in float32, and there are several tensors of that
+# size. In blocks of tokens the backward pass computes them again: four matrix products instead of three. Up to this
+# vocabulary size blocks save nothing; it depends on the model alone, not on the division into micro-batches.
+PLAIN_VOCABULARY = 4096
+BLOCK = {"cpu": 256, "cuda": 2048}  # tokens
 
 
 class TokenScores(NamedTuple):
-    """Scores of response tokens under the distribution that is sampled from, softmax of logits / temperature.
-
-    All [rollouts, tokens], float32, 0 on padding.
-    """
+    """Of response tokens under softmax(logits / temperature); all [rollouts, tokens], float32, 0 on padding."""
 
     log_probs: Tensor  # log π of each response token
     entropy: Tensor  # over the full vocabulary, in nats
@@ -57,7 +56,7 @@ class Packed:
     places: Tensor  # [response tokens]: where each one is in the flattened tensor [rollouts, tokens]
 
     @classmethod
-    def of(cls, rollouts: Sequence[Rollout], place: torch.device, kind: type[Spans] | type[Varlen] = Spans) -> Packed:
+    def of(cls, rollouts: Sequence[Rollout], place: torch.device, kind: type[Spans] | type[Varlen]) -> Packed:
         """Pack ``rollouts`` into one row on the device ``place``. All lengths stay on the host: nothing waits."""
         number = {prompt: i for i, prompt in enumerate(dict.fromkeys(tuple(r.prompt) for r in rollouts))}
         prompt_of = torch.tensor([number[tuple(r.prompt)] for r in rollouts])
@@ -96,10 +95,7 @@ def score_tokens(
     entropy_gradient: bool = True,
     heads: MTPHeads | None = None,
 ) -> TokenScores:
-    """Score the response tokens of ``rollouts`` in one forward pass.
-
-    UserError if the model's output layer is not a plain linear one.
-    """
+    """Score the response tokens of ``rollouts`` in one pass. UserError if the output layer is no plain linear one."""
     place, config = model.device, model.config.get_text_config()
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     packed = Packed.of(rollouts, place, Varlen if Varlen.runs(place, compute_dtype(model), size) else Spans)
@@ -109,9 +105,8 @@ def score_tokens(
     hidden: Tensor = out.last_hidden_state[0].index_select(0, packed.predicts)
     unembed = model.get_output_embeddings()
     if not isinstance(unembed, nn.Linear):
-        raise UserError(
-            f"model: its output layer is a {type(unembed).__name__}; only a plain linear one can be trained."
-        )
+        kind = type(unembed).__name__
+        raise UserError(f"model: its output layer is a {kind}; only a plain linear one can be trained.")
     weight, bias = unembed.weight, unembed.bias
     compute = compute_dtype(model) if hidden.is_cuda else None
     found = log_probs_and_entropy(hidden, weight, bias, packed.targets, temperature, entropy_gradient, compute)
@@ -130,8 +125,7 @@ def score_tokens(
 def micro_batches(rollouts: Sequence[Rollout], token_budget: int) -> list[Tensor]:
     """Indices of each micro-batch: whole groups, at most ``token_budget`` prompt and response tokens each.
 
-    A group that is larger is divided, and its prompt is in each part; a response that is larger is a micro-batch by
-    itself.
+    A group that is larger is divided, with its prompt in each part; a larger response is a micro-batch by itself.
     """
     groups: dict[tuple[int, ...], list[int]] = {}
     for row, rollout in enumerate(rollouts):
@@ -164,21 +158,12 @@ def _packed(model: PreTrainedModel) -> Iterator[None]:
 
 
 def _packed_attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None = None,
-    sliding_window: int | None = None,
-    *,
-    packed: Packed,
-    **_: Any,
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: None, *, packed: Packed, **options: Any
 ) -> tuple[Tensor, None]:
     """Attention of a packed row, [1, heads, row, size] → [1, row, heads, size]."""
-    if sliding_window is not None:
+    if options.get("sliding_window") is not None:
         raise UserError("model: layers of sliding-window attention cannot be trained yet.")
-    return packed.attention(query, key, value, scaling), None
+    return packed.attention(query, key, value, options.get("scaling")), None
 
 
 AttentionInterface.register(NAME, _packed_attention)
@@ -200,8 +185,7 @@ class MTPHeads(nn.Module):
     """Multi-token prediction heads n = 1..``count`` over hidden states of width ``size`` (after arXiv 2404.19737).
 
     Head n takes the hidden state from which the backbone predicts token t and predicts token t+n, through a small
-    residual module and the backbone's own unembedding; initially as the backbone does. MPO (2602.14386) computes the
-    future part of its block ratio with such heads.
+    residual module and the backbone's own unembedding; initially as the backbone does.
     """
 
     def __init__(self, size: int, count: int) -> None:
@@ -216,11 +200,7 @@ class MTPHeads(nn.Module):
     def forward(
         self, hidden: Tensor, weight: Tensor, bias: Tensor | None, packed: Packed, temperature: float
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """For each head: the indices t of response tokens with t+n in the response, and log π_n(o_{t+n} | s_t).
-
-        ``hidden`` [response tokens, size], ``weight`` and ``bias`` of the unembedding; all of them and the heads get
-        gradients.
-        """
+        """For each head: the indices t of response tokens with t+n in the response, and log π_n(o_{t+n} | s_t)."""
         ends = packed.lengths.cumsum(0).repeat_interleave(packed.lengths)
         left = ends - 1 - torch.arange(len(ends))  # response tokens after each one
         for n, head in enumerate(self.heads, start=1):
@@ -228,3 +208,79 @@ class MTPHeads(nn.Module):
             state = hidden[at]
             scored = state + head(state), weight, bias, packed.targets[at + n], temperature
             yield at, log_probs_and_entropy(*scored, entropy_gradient=False)[0]
+
+
+def log_probs_and_entropy(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    temperature: float,
+    entropy_gradient: bool = True,
+    compute: torch.dtype | None = None,
+    block: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """log π of ``targets`` and the entropy over the vocabulary in nats, both [tokens] and float32.
+
+    ``hidden`` [tokens, hidden], ``weight`` [vocabulary, hidden], ``bias`` [vocabulary], ``targets`` [tokens]. Factors
+    of products are in the precision ``compute`` (None: that of ``hidden``), sums in float32; in blocks of ``block``
+    tokens (None: as the vocabulary needs) results of float64 hidden states are float64.
+    """
+    if block is None and len(weight) <= PLAIN_VOCABULARY:
+        return _of_logits(F.linear(hidden, weight, bias).float(), targets, temperature, entropy_gradient)
+    of_logits, compute = _of_logits_on(hidden.device.type), compute or hidden.dtype
+
+    def of_block(hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        z = _Product.apply(hidden, weight, compute)
+        return of_logits(z if bias is None else z + bias, targets, temperature, entropy_gradient)
+
+    size = block or BLOCK.get(hidden.device.type, BLOCK["cuda"])
+    recomputed = partial(checkpoint, of_block, use_reentrant=False, preserve_rng_state=False)
+    parts = [recomputed(h, y) for h, y in zip(hidden.split(size), targets.split(size), strict=True)]
+    chosen, entropy = (torch.cat(x) for x in zip(*parts, strict=True))
+    return chosen, entropy
+
+
+def _of_logits(z: Tensor, targets: Tensor, temperature: float, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
+    """log p of the targets and the entropy, [tokens], from logits [tokens, vocabulary]."""
+    log_p = torch.log_softmax(z / temperature, dim=-1)
+    if z.is_cuda:  # the compiler does not fuse the scatter that is the backward pass of a gather
+        is_target = torch.arange(z.shape[1], device=z.device) == targets.unsqueeze(1)
+        chosen = torch.where(is_target, log_p, 0.0).sum(-1)
+    else:
+        chosen = log_p.gather(1, targets.unsqueeze(1)).squeeze(1)
+    of_entropy = log_p if entropy_gradient else log_p.detach()
+    return chosen, -(of_entropy.exp() * of_entropy).sum(-1)
+
+
+@cache
+def _of_logits_on(device: str) -> Callable[..., tuple[Tensor, Tensor]]:
+    """`_of_logits`, compiled on a GPU, where each of its operations would read and write all logits."""
+    return torch.compile(_of_logits) if device == "cuda" else _of_logits
+
+
+class _Product(torch.autograd.Function):
+    """W h for each row h of ``hidden``, of factors in the precision ``compute``, summed in float32 at least."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, compute: torch.dtype) -> Tensor:
+        ctx.save_for_backward(hidden, weight)
+        ctx.compute = compute
+        return _product(hidden, weight.T, compute)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by_z: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, weight = ctx.saved_tensors
+        of_hidden, of_weight, _ = ctx.needs_input_grad
+        to_hidden = _product(by_z, weight, ctx.compute).to(hidden.dtype) if of_hidden else None
+        to_weight = _product(by_z.T, hidden, ctx.compute).to(weight.dtype) if of_weight else None
+        return to_hidden, to_weight, None
+
+
+def _product(a: Tensor, b: Tensor, compute: torch.dtype) -> Tensor:
+    # Tensor cores sum products of half precision in float32; elsewhere the rounded factors are cast first.
+    a, b, wide = a.to(compute), b.to(compute), torch.promote_types(compute, torch.float32)
+    if a.is_cuda and compute != wide:
+        return torch.mm(a, b, out_dtype=wide)
+    return a.to(wide) @ b.to(wide)

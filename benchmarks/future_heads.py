@@ -27,17 +27,16 @@ from policygrain.clock import Clock
 from policygrain.data.families import FAMILIES, LEVELS, generate
 from policygrain.data.prompts import PromptRenderer
 from policygrain.grading import NumericGrader
-from policygrain.model import tiny
 from policygrain.model.engine import Rollout
 from policygrain.model.loading import load_model
-from policygrain.model.opening import open_engine
-from policygrain.model.tiny import finetune
+from policygrain.model.vllm_engine import open_engine
 from policygrain.objective import Method, method
 from policygrain.study.schema import Prompt, TinyModel, Training, WarmStart
 from policygrain.train.batch import make_batch, minibatches
 from policygrain.train.loop import warm_up_heads
 from policygrain.train.policy import Policy, build_heads, make_optimizer, update
 from policygrain.train.rollouts import Collector, PromptStream
+from policygrain.train.start_model import character_tokenizer, finetune, tiny_model
 
 SETTINGS = Training(prompts_per_step=12, group=8, updates_per_batch=4, max_tokens=112, threads=1)
 SIDES = {
@@ -66,8 +65,8 @@ def main() -> None:
     torch.set_num_threads(1)
     problems = [p for family in FAMILIES for p in generate(family, "train", 200, 0)]
     with tempfile.TemporaryDirectory() as folder:
-        tokenizer = tiny.character_tokenizer()
-        model, spec = tiny.build(TinyModel(layers=2), tokenizer, 0), WarmStart(steps=200, mixed_steps=60)
+        tokenizer = character_tokenizer()
+        model, spec = tiny_model(TinyModel(layers=2), tokenizer, 0), WarmStart(steps=200, mixed_steps=60)
         finetune(model, PromptRenderer(tokenizer, Prompt()), list(FAMILIES), list(LEVELS), spec, 0)
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)

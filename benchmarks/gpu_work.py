@@ -10,8 +10,8 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from policygrain.commands.plan import constants, parameters
-from policygrain.model import tiny
 from policygrain.study.schema import Training
+from policygrain.train.start_model import character_tokenizer
 
 
 class Work(NamedTuple):
@@ -82,7 +82,7 @@ def start_folder(folder: Path, shape: str, work: Work) -> str:
     path = folder / f"{shape}{'-natural' * work.natural}"
     if (path / "config.json").exists():
         return str(path)
-    sizes, tokenizer = SHAPES[shape], tiny.character_tokenizer()
+    sizes, tokenizer = SHAPES[shape], character_tokenizer()
     config = Qwen2Config(
         **sizes,
         max_position_embeddings=4096,

@@ -55,11 +55,9 @@ from policygrain.data.families import FAMILIES, LEVELS, generate
 from policygrain.data.problem import Problem
 from policygrain.data.prompts import PromptRenderer
 from policygrain.grading import Item, NumericGrader
-from policygrain.model import tiny
 from policygrain.model.device import compute_dtype, resolve_compute
 from policygrain.model.loading import load_model
-from policygrain.model.opening import open_engine
-from policygrain.model.tiny import finetune
+from policygrain.model.vllm_engine import open_engine
 from policygrain.objective import method
 from policygrain.provenance import seed_of
 from policygrain.study import load_study
@@ -67,6 +65,7 @@ from policygrain.study.schema import Model, Prompt, TinyModel, Training, WarmSta
 from policygrain.train.batch import make_batch, minibatches
 from policygrain.train.policy import open_policy, update
 from policygrain.train.rollouts import Collector, PromptStream
+from policygrain.train.start_model import character_tokenizer, finetune, tiny_model
 
 SEED = 0
 WARM_UP = 1  # steps of each side that are not counted
@@ -106,8 +105,8 @@ def works(folder: Path, pretrained: Path | None, only: str | None) -> dict[str, 
 
 def start_model(folder: Path) -> dict[str, str]:
     """Teach the laptop study's model for a while and save it, once for each scenario."""
-    tokenizer = tiny.character_tokenizer()
-    model, spec = tiny.build(TinyModel(), tokenizer, SEED), WarmStart(steps=250, mixed_steps=60)
+    tokenizer = character_tokenizer()
+    model, spec = tiny_model(TinyModel(), tokenizer, SEED), WarmStart(steps=250, mixed_steps=60)
     finetune(model, PromptRenderer(tokenizer, Prompt()), list(FAMILIES), list(LEVELS), spec, SEED)
     model.save_pretrained(folder / "natural")
     tokenizer.save_pretrained(folder / "natural")

@@ -12,9 +12,9 @@ from policygrain.analysis.statistics import seeds_to_show, student
 from policygrain.cli import main
 from policygrain.commands.plan import config_of, constants, estimate, hours_of, parameters, power_text
 from policygrain.errors import UserError
-from policygrain.model import tiny
 from policygrain.results import StudyResults
 from policygrain.study.schema import Model, TinyModel
+from policygrain.train.start_model import character_tokenizer, tiny_model
 
 from ..support.small import small_study
 
@@ -56,7 +56,7 @@ def test_parameters_are_those_on_the_hub_but_for_norms_and_biases():
 
 def test_parameters_of_a_tiny_model_are_those_of_the_built_one(tmp_path):
     spec = TinyModel(hidden=64, intermediate=96, layers=3, heads=2)
-    built = tiny.build(spec, tiny.character_tokenizer(), seed=0)
+    built = tiny_model(spec, character_tokenizer(), seed=0)
     expected = sum(p.numel() for p in built.parameters() if p.dim() == 2)
     assert parameters(config_of(Model(tiny=spec), {})) == expected
     built.config.save_pretrained(tmp_path)

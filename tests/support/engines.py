@@ -8,20 +8,20 @@ import pytest
 import torch
 
 from policygrain.data.families import generate
-from policygrain.model import tiny
 from policygrain.model.engine import Request, Rollout
 from policygrain.model.loading import load_model
 from policygrain.model.scoring import score_tokens
 from policygrain.model.torch_engine import TorchEngine
 from policygrain.study.schema import TinyModel
+from policygrain.train.start_model import character_tokenizer, tiny_model
 
 needs_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
 
 
 def save_tiny(folder: Path, tokenizer: Any = None, scale: float = 1.0, **sizes: int) -> str:
     """A tiny model with random weights, embeddings times ``scale``, and its tokenizer, by default of characters."""
-    tokenizer = tokenizer or tiny.character_tokenizer()
-    model = tiny.build(TinyModel(**{"hidden": 32, "intermediate": 64, "layers": 1, "heads": 1} | sizes), tokenizer, 0)
+    tokenizer = tokenizer or character_tokenizer()
+    model = tiny_model(TinyModel(**{"hidden": 32, "intermediate": 64, "layers": 1, "heads": 1} | sizes), tokenizer, 0)
     with torch.no_grad():
         model.get_input_embeddings().weight.mul_(scale)
     model.save_pretrained(folder)

@@ -1,12 +1,22 @@
-"""The initial model: built again where stale, refused where damaged; a pretrained one from the package index."""
+"""Initial models: built again where stale, refused where damaged; every tool reads the same tokens from them."""
 
+import re
 import shutil
+from collections.abc import Callable
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import AutoProcessor, AutoTokenizer
 
+from policygrain.data.families import ARITHMETIC, CHARACTERS, EOS, FAMILIES, demonstrations, generate
 from policygrain.errors import UserError
+from policygrain.model.loading import load_tokenizer
 from policygrain.paths import DataFolder, StartFolder
 from policygrain.results import start_model
 from policygrain.study import Study
@@ -14,6 +24,7 @@ from policygrain.train import start_model as module
 from policygrain.train.start_model import check_start_model, ensure_start_model
 
 from ..conftest import ROOT
+from ..support.engines import save_tiny
 from ..support.files import flip_bit, load_script, snapshot
 from ..support.small import prepare, small_study, train_small, trained
 
@@ -68,21 +79,15 @@ def test_a_start_model_of_the_same_inputs_is_copied_from_a_study_beside_it(built
 
 
 @pytest.mark.parametrize(
-    "damage",
-    [
-        lambda folder: flip_bit(folder / "model.safetensors"),
-        lambda folder: (folder / "model.safetensors").write_bytes(b""),
-        lambda folder: (folder / "tokenizer.json").unlink(),
-        lambda folder: (folder / "config.json").unlink(),
-    ],
-    ids=["flipped bit", "empty weights", "no tokenizer", "no configuration"],
+    ("damage", "name"),
+    [(flip_bit, "model.safetensors"), (Path.unlink, "tokenizer.json"), (Path.unlink, "config.json")],
 )
-def test_a_damaged_start_model_is_built_again_or_refused(damage, built, made, tmp_path):
+def test_a_damaged_start_model_is_built_again_or_refused(damage, name, built, made, tmp_path):
     """Built again by its own command; refused, with nothing moved, where it is given to a run that has ended."""
     digest, whole, study = check_start_model(built.path), snapshot(built.path), quick_study(training={"steps": 1})
     run = train_small(study, tmp_path / "run", made[0], built.path)
     ended = snapshot(run)
-    damage(built.path)
+    damage(built.path / name)
     with pytest.raises(UserError, match=r"^.*start: its files are not those that start\.json names: .*[Rr]emove.*$"):
         train_small(study, run, made[0], built.path)
     assert snapshot(run).keys() == ended.keys()
@@ -120,20 +125,78 @@ def test_a_pretrained_model_is_fine_tuned_and_made_again_if_it_changes(built, tm
     record = start_model(start)
     assert record.settings["start_model"] == digest != check_start_model(start.path) and record.steps == 30
     short = small_study(model={"start": str(built.path), "sft": tuning | {"steps": 1}})
-    once = start_model(build(short, tmp_path / "short"))
-    assert record.final_loss < 0.95 * once.final_loss
+    assert record.final_loss < 0.95 * start_model(build(short, tmp_path / "short")).final_loss
     before = snapshot(start.path)
     build(study, tmp_path)
     assert snapshot(start.path) == before
-    shutil.copytree(start.path, tmp_path / "other")
-    (tmp_path / "other/start.json").unlink()
-    shutil.rmtree(built.path)
-    shutil.move(tmp_path / "other", built.path)
+    shutil.copytree(start.path, built.path, dirs_exist_ok=True)
+    (built.path / "start.json").unlink()
     build(study, tmp_path)
     again = start_model(start)
     assert again.settings["start_model"] != digest
     half = small_study(model={"start": str(built.path), "sft": tuning | {"compute": "bfloat16"}})
     assert start_model(build(half, tmp_path)).digest != again.digest
+
+
+CHARACTER = module.character_tokenizer()
+
+
+OPENED: dict[str, Callable[[str], Any]] = {
+    "this package": load_tokenizer,
+    "transformers": AutoTokenizer.from_pretrained,
+    "TRL": partial(AutoProcessor.from_pretrained, truncation_side="left", padding_side="left"),
+    "vLLM": lambda folder: pytest.importorskip("vllm.tokenizers").get_tokenizer(folder),
+}
+
+
+@pytest.fixture(scope="module", params=["characters", "bpe"])
+def saved(request, tmp_path_factory):
+    """A tokenizer, the folder of a tiny model that has it, and families whose text it can encode."""
+    if request.param == "characters":
+        tokenizer, families = CHARACTER, [family.__name__ for family in ARITHMETIC]
+    else:
+        texts = [problem.problem for family in FAMILIES for problem in generate(family, "train", 20, seed=0)]
+        tokenizer, families = module.bpe_tokenizer(texts, 300), [*FAMILIES]
+    return tokenizer, save_tiny(tmp_path_factory.mktemp("tiny"), tokenizer), families
+
+
+@pytest.mark.parametrize("by", OPENED)
+def test_all_tools_read_the_same_tokens(by, saved):
+    own, folder, families = saved
+    other = OPENED[by](folder)
+    assert (other.pad_token_id, other.eos_token_id, len(other)) == (own.pad_token_id, own.eos_token_id, len(own))
+    worked = demonstrations(families, "tokens", error_rate=0.1, direct_share=0.2)
+    texts = [f"{question}\n{response}{EOS}" for question, response in islice(worked, 200)]
+    texts += [f"{problem.problem}\n" for family in families for problem in generate(family, "test", 200, seed=1)]
+    for text, ids in zip(texts, own(texts, add_special_tokens=False).input_ids, strict=True):
+        assert other(text, add_special_tokens=False).input_ids == ids, text
+        assert other.decode(ids) == text
+
+
+@given(st.lists(st.sampled_from(CHARACTERS), max_size=40))
+def test_each_character_is_one_token_with_its_place_as_id(symbols):
+    r"""Of any text in these characters, `\\boxed{` included; ids are what models were trained with."""
+    text = "".join(symbols)
+    ids = CHARACTER.encode(text, add_special_tokens=False)
+    assert CHARACTER.decode(ids) == text and all(token < len(CHARACTERS) for token in ids)
+    assert [CHARACTERS[token] for token in ids] == re.findall(r"\\boxed\{|<\|pad\|>|<\|end\|>|[\s\S]", text)
+
+
+def test_updates_by_muon_are_those_of_torch():
+    torch.manual_seed(0)
+    start = [torch.randn(shape) for shape in [(8, 8), (16, 8), (8, 16), (8, 8)]]
+    ours, theirs = ([w.clone().requires_grad_() for w in start] for _ in range(2))
+    reference = torch.optim.Muon(theirs, lr=0.1, weight_decay=0.1, adjust_lr_fn="original")
+    optimizers = [module.Muon(ours, lr=0.1, weight_decay=0.1), reference]
+    for _ in range(5):
+        for one, other in zip(ours, theirs, strict=True):
+            one.grad = torch.randn_like(one)
+            other.grad = one.grad.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    for one, other, before in zip(ours, theirs, start, strict=True):
+        difference, moved = (one - other).norm().item(), (other - before).norm().item()
+        assert 0 < difference < 0.02 * moved  # torch iterates in bfloat16
 
 
 SCRIPT = ROOT / "studies/fetch_smollm2.py"

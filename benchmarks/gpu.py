@@ -58,8 +58,8 @@ from policygrain.model import loading
 from policygrain.model.device import set_compute_dtype
 from policygrain.model.engine import Rollout
 from policygrain.model.loading import load_model
-from policygrain.model.opening import open_engine
 from policygrain.model.scoring import recompute_layers
+from policygrain.model.vllm_engine import open_engine
 from policygrain.objective import method
 from policygrain.paths import RunFolder
 from policygrain.study.schema import Model, Prompt
@@ -114,7 +114,7 @@ def ours(start: str, work: Work, device: str, counted: int, checkpoint_every: in
     collector = Collector(InTurn(problems, 0), engine, coin, renderer, chosen.sampler, settings, 0, False)
     with tempfile.TemporaryDirectory() as folder:
         run = RunFolder(Path(folder))
-        train_policy(Timed(policy, chosen, collector, problems[:1], run), policy)
+        train_policy(Timed(policy, chosen, collector, problems[:1], run))
         rows = read_json_lines(run.timings)
         tokens = [row["response_length_mean"] * work.prompts * work.group for row in read_json_lines(run.metrics)]
     report = {

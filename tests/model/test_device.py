@@ -12,18 +12,10 @@ from transformers import Gemma3Config, Qwen2Config
 
 from policygrain.errors import UserError
 from policygrain.model import device as module
-from policygrain.model.device import (
-    compute_dtype,
-    fits_beside_updates,
-    gpu_errors,
-    has_fast_bfloat16,
-    resolve_compute,
-    set_compute_dtype,
-    updates_are_made,
-)
+from policygrain.model.device import gpu_errors, resolve_compute, set_compute_dtype
 from policygrain.model.loading import context_length
-from policygrain.model.opening import open_engine
 from policygrain.model.scoring import score_tokens
+from policygrain.model.vllm_engine import open_engine
 from policygrain.objective import method
 from policygrain.study.schema import Model, Training
 from policygrain.train.policy import open_policy
@@ -31,17 +23,14 @@ from policygrain.train.policy import open_policy
 from ..support.small import small_study
 from ..support.training_batches import random_batch
 
-CUDA_MEMORY = "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 79.14 GiB."
-
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (CUDA_MEMORY, "Tried to allocate 2.50 GiB"),
+        ("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has 79.14 GiB.", "Tried to allocate 2.50 GiB"),
         ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes", "micro_batch_tokens (16384)"),
         ("CUDA error: uncorrectable ECC error encountered", "The same command resumes from the last checkpoint"),
         ("CUDA error: an illegal memory access was encountered", None),
-        ("shapes do not match", None),
         ("this type is not supported on this hardware", None),
     ],
 )
@@ -100,9 +89,8 @@ def test_a_process_that_has_a_gpu_or_may_not_have_one_takes_none(given, holder, 
 
 def test_a_job_with_a_gpu_that_torch_cannot_use_does_not_compute_on_the_cpu(holder):
     with holder(SLURM_JOB_GPUS="0") as process:
-        assert re.search(
-            r"UserError: there is a GPU, and torch .* cannot use it\. .*FLAVOUR=gpu", process.communicate()[1]
-        )
+        said = process.communicate()[1]
+    assert re.search(r"UserError: there is a GPU, and torch .* cannot use it\. .*FLAVOUR=gpu", said)
 
 
 def test_what_may_stay_beside_updates_is_known_after_the_first(monkeypatch):
@@ -113,15 +101,14 @@ def test_what_may_stay_beside_updates_is_known_after_the_first(monkeypatch):
         monkeypatch.setattr(torch.cuda, "memory_reserved", lambda held=held: held)
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda free=free: (free, 100))
         if updates:
-            updates_are_made()
-        assert fits_beside_updates(room) is (room > 0) and not fits_beside_updates(room + 1)
+            module.updates_are_made()
+        assert module.fits_beside_updates(room) is (room > 0) and not module.fits_beside_updates(room + 1)
 
 
 @pytest.mark.parametrize(("name", "fast"), [("amx_bf16", True), ("avx512_bf16", True), ("avx2", False)])
 def test_a_processor_is_asked_for_bfloat16(name, fast, monkeypatch):
     monkeypatch.setattr(module, "device", lambda: torch.device("cpu"))
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {name: True})
-    assert has_fast_bfloat16() is fast
     assert resolve_compute("auto") == (torch.bfloat16 if fast else torch.float32)
     for dtype in ("float32", "bfloat16"):
         assert resolve_compute(dtype) == getattr(torch, dtype)
@@ -129,31 +116,23 @@ def test_a_processor_is_asked_for_bfloat16(name, fast, monkeypatch):
     assert resolve_compute("float32", "bfloat16") == torch.bfloat16
 
 
-def test_passes_are_in_that_precision_and_log_probabilities_in_float32(made):
-    settings = small_study(training={"compute": "bfloat16"}).training
+def test_passes_and_the_engine_are_in_that_precision_and_log_probabilities_in_float32(made):
+    settings, rollouts = small_study(training={"compute": "bfloat16"}).training, random_batch().rollouts
     policy = open_policy(str(made[1]), Model(), method("grpo"), settings, 0)
-    seen: list[torch.dtype] = []
     model: Any = policy.model
+    seen: list[torch.dtype] = []
     model.base_model.layers[0].mlp.register_forward_hook(lambda _, __, out: seen.append(out.dtype))
-    rollouts = random_batch().rollouts
-    scores = score_tokens(policy.model, rollouts, 1.0)
+    scores = score_tokens(model, rollouts, 1.0)
     assert seen == [torch.bfloat16] and scores.log_probs.dtype == torch.float32
     scores.log_probs.sum().backward()
-    assert all(
-        p.dtype == torch.float32 and p.grad is not None and p.grad.dtype == torch.float32 for p in model.parameters()
-    )
-    set_compute_dtype(policy.model, torch.float32)
-    exact = score_tokens(policy.model, rollouts, 1.0).log_probs
+    assert {x.dtype for p in model.parameters() for x in (p, p.grad)} == {torch.float32}
+    engine: Any = open_engine("transformers", str(made[1]), model, policy.tokenizer, colocated=True)
+    assert engine.model.dtype == torch.bfloat16
+    set_compute_dtype(model, torch.float32)
+    exact = score_tokens(model, rollouts, 1.0).log_probs
     assert seen[-1] == torch.float32 and 0 < (exact - scores.log_probs).abs().max() < 0.2
-
-
-def test_the_engine_of_training_has_a_copy_in_that_precision(made):
-    for compute, copied in (("float32", False), ("bfloat16", True)):
-        settings = small_study(training={"compute": compute}).training
-        policy = open_policy(str(made[1]), Model(), method("grpo"), settings, 0)
-        engine: Any = open_engine("transformers", str(made[1]), policy.model, policy.tokenizer, colocated=True)
-        assert engine.model.dtype == compute_dtype(policy.model) == getattr(torch, compute)
-        assert (engine.model is not policy.model) is copied and policy.model.dtype == torch.float32
+    engine.load_weights(model)
+    assert engine.model is model, "no copy where the precision is that of the weights"
 
 
 def test_a_gpu_without_bfloat16_is_one_message(monkeypatch):

@@ -21,8 +21,6 @@ class InOrder(PromptStream):
 class Scripted:
     """Which of problem n's responses are right is in ``script[n]``; ``lengths`` are those of a group."""
 
-    name = "scripted"
-
     def __init__(self, script: Sequence[tuple[bool, ...]], lengths: Sequence[int] = (3, 3)) -> None:
         self.script, self.lengths, self.tokenizer = script, lengths, self
         self.asked: list[list[tuple[int, int]]] = []  # (problem, seed) of each request, by call

@@ -23,7 +23,7 @@ from ..grading import Grader, open_grader
 from ..hub import local_copy
 from ..model.engine import Request, Rollout
 from ..model.loading import context_length, load_model, load_tokenizer
-from ..model.opening import open_engine, resolve_engine
+from ..model.vllm_engine import open_engine, resolve_engine
 from ..paths import DataFolder, EvaluationFolder, RunFolder, StudyFolder
 from ..provenance import commit, hardware, seed_of, versions
 from ..records import EvaluationFacts, ModelEvaluation, Record, read_record, write_record

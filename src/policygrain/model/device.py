@@ -16,11 +16,10 @@ from typing import IO, TYPE_CHECKING
 import torch
 
 from ..errors import UserError
+from ..study.schema import Training
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-    from ..study.schema import Training
 
 CLAIM = "POLICYGRAIN_GPU"  # the GPU that this process, or one that started it, has taken
 SPARE = 0.1  # share of a GPU's memory that stays free: later updates may need more
@@ -29,9 +28,9 @@ _locks: list[IO[str]] = []  # locked until the process ends
 OUT_OF_MEMORY = re.compile(r"out of memory|can(no|.?)t allocate|not enough memory|CUBLAS_STATUS_ALLOC_FAILED", re.I)
 LOST = re.compile(r"CUDA error: .*(unavailable|lost|uncorrectable|ECC|unknown error|hardware|no CUDA-capable)", re.I)
 REMEDIES = (  # the first ones do not change results
-    "Lower training.micro_batch_tokens ({}), set training.activation_checkpointing, lower training.kv_gib (the cache "
-    "of vLLM), shard the policy over several GPUs (training.trainer: trl with fsdp, docs/trainers.md), or train an "
-    "adapter (model.lora) or weights in bfloat16 (model.dtype). The same command resumes."
+    "Lower training.micro_batch_tokens ({}) or training.kv_gib (vLLM's cache), set training.activation_checkpointing, "
+    "shard the policy over several GPUs (training.trainer: trl with fsdp, docs/trainers.md), or train an adapter "
+    "(model.lora) or weights in bfloat16 (model.dtype). The same command resumes."
 )
 
 
@@ -44,12 +43,11 @@ def claim_gpu(folder: Path = Path("/tmp")) -> None:
     """Take one of the visible GPUs for this process and those that it starts, and wait while none is free.
 
     Jobs that Snakemake starts side by side would otherwise share a GPU, and the second engine would find no memory.
-    Called before CUDA is initialised, which reads what is visible. Ranks of one run have theirs from their launcher.
-    UserError if there is a GPU that torch cannot use.
+    Called before CUDA is initialised, which reads what is visible. UserError if torch cannot use a GPU that is there.
     """
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
         return
-    if not (CLAIM in os.environ or "LOCAL_RANK" in os.environ):
+    if not (CLAIM in os.environ or "LOCAL_RANK" in os.environ):  # ranks have theirs from their launcher
         _claim(folder)
     of_job = "SLURM_JOB_GPUS" in os.environ
     if (of_job or CLAIM in os.environ) and not torch.cuda.is_available():
@@ -59,8 +57,7 @@ def claim_gpu(folder: Path = Path("/tmp")) -> None:
         build = "CPUs" if torch.version.cuda is None else f"CUDA {torch.version.cuda}"
         raise UserError(
             f"there is a GPU, and torch {torch.__version__}, a build for {build}, cannot use it. Update the NVIDIA "
-            "driver, or install the build for this driver (`make setup FLAVOUR=gpu`). To compute on the CPU, ask for "
-            "no GPU, or set CUDA_VISIBLE_DEVICES to nothing."
+            "driver, or `make setup FLAVOUR=gpu`. To compute on the CPU, set CUDA_VISIBLE_DEVICES to nothing."
         )
 
 
@@ -101,29 +98,22 @@ def updates_are_made() -> None:
 
 
 def fits_beside_updates(size: int) -> bool:
-    """Whether ``size`` more bytes of GPU memory can stay in use during updates. False before the first ones.
-
-    What updates have needed at most is held by the allocator, or was given back since and will be needed again.
-    """
+    """Whether ``size`` more bytes of GPU memory can stay in use during updates. False before the first ones."""
     if not _peak:
         return False
     free, total = torch.cuda.mem_get_info()
-    return free - max(0, _peak[-1] - torch.cuda.memory_reserved()) > size + SPARE * total
+    given_back = max(0, _peak[-1] - torch.cuda.memory_reserved())  # which updates will need again
+    return free - given_back > size + SPARE * total
 
 
 def resolve_compute(compute: str, weights: str = "float32") -> torch.dtype:
-    """The precision of passes that `training.compute` stands for on this machine; `auto` is bfloat16 where it is fast.
-
-    ``weights``: the precision of the weights, which passes cannot exceed.
-    """
+    """The precision of passes that `training.compute` stands for on this machine, at most that of the ``weights``."""
     if compute == "auto":
         compute = "bfloat16" if has_fast_bfloat16() else "float32"
-    requested: torch.dtype = getattr(torch, compute)
+    requested, held = getattr(torch, compute), getattr(torch, weights)
     if requested == torch.bfloat16 and device().type == "cuda" and not has_fast_bfloat16():
-        raise UserError(
-            f"training.compute: {torch.cuda.get_device_name()} has no bfloat16. Set it to float32, or auto."
-        )
-    held: torch.dtype = getattr(torch, weights)
+        name = torch.cuda.get_device_name()
+        raise UserError(f"training.compute: {name} has no bfloat16. Set it to float32, or auto.")
     return held if torch.finfo(requested).bits > torch.finfo(held).bits else requested
 
 
@@ -142,8 +132,7 @@ def set_compute_dtype(model: PreTrainedModel, dtype: torch.dtype) -> None:
 
 def compute_dtype(model: PreTrainedModel) -> torch.dtype:
     """The precision of the model's passes: that of its weights unless another was set."""
-    dtype: torch.dtype = getattr(model, "policygrain_compute_dtype", None) or model.dtype
-    return dtype
+    return getattr(model, "policygrain_compute_dtype", None) or model.dtype
 
 
 def compute_name(model: PreTrainedModel) -> str:
@@ -152,10 +141,7 @@ def compute_name(model: PreTrainedModel) -> str:
 
 
 def forward_precision(model: PreTrainedModel) -> AbstractContextManager[object]:
-    """Context of the layers' forward pass: autocast if its precision differs from that of the weights.
-
-    Weights, accumulated gradients and AdamW keep the precision of the weights; log-probabilities are float32.
-    """
+    """Context of the layers' forward pass: autocast if its precision differs from that of the weights."""
     dtype = compute_dtype(model)
     return nullcontext() if dtype == model.dtype else torch.autocast(device().type, dtype)
 
@@ -167,11 +153,11 @@ def gpu_errors(settings: Training) -> Iterator[None]:
         yield
     except RuntimeError as error:
         first = str(error).strip().split("\n")[0]
-        if not OUT_OF_MEMORY.search(str(error)):
-            if not LOST.search(first):
-                raise
+        if OUT_OF_MEMORY.search(str(error)):
+            raise UserError(f"too little memory: {first} {REMEDIES.format(settings.micro_batch_tokens)}") from error
+        if LOST.search(first):
             raise UserError(
                 f"the GPU failed ({first}). The same command resumes from the last checkpoint, where a GPU works; "
                 "`nvidia-smi` and `dmesg` show the state of this one."
             ) from error
-        raise UserError(f"too little memory: {first} {REMEDIES.format(settings.micro_batch_tokens)}") from error
+        raise

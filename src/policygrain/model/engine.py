@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True)
@@ -38,16 +37,11 @@ class Rollout:
 class Engine(Protocol):
     """Samples responses from the weights that were loaded last."""
 
-    name: str
-
     def generate(self, requests: Sequence[Request]) -> list[Rollout]:
         """One response per request, in order."""
-        ...
 
     def load_weights(self, model: PreTrainedModel) -> None:
         """Use the current weights of ``model`` from now on."""
-        ...
 
     def sleep(self) -> None:
         """Release the GPU memory shared with the trainer until weights are loaded again."""
-        ...

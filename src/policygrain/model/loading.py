@@ -11,19 +11,16 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from ..errors import UserError
+from ..study.schema import Lora
 from .device import device
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from ..study.schema import Lora
 
 FUSED = ("llama", "qwen2", "qwen3")  # architectures whose norms are plain RMS norms
 
@@ -35,14 +32,10 @@ def load_model(
     place: torch.device | None = None,
     fused: bool = True,
 ) -> tuple[PreTrainedModel, Any]:
-    """A causal model on the device ``place`` (None: `device()`) and its tokenizer, set up for padding.
+    """A causal model on the device ``place`` (None: `device()`) and its tokenizer. UserError if they cannot be loaded.
 
     ``fused``: with the kernels of `fuse_layers` where there is a GPU; they have one backward pass and no forward mode.
-
-    UserError if they cannot be loaded.
     """
-    from transformers import AutoModelForCausalLM
-
     tokenizer = load_tokenizer(start, revision)
     with _readable(start):
         model = AutoModelForCausalLM.from_pretrained(start, revision=revision, dtype=getattr(torch, dtype))
@@ -54,12 +47,8 @@ def load_model(
 
 
 def fuse_layers(model: PreTrainedModel) -> None:
-    """Norms, rotary embeddings and SwiGLU of ``model`` as fused kernels of Liger, if it is installed.
-
-    Each operation of transformers' own layers reads and writes all activations. Other architectures stay as they are.
-    """
-    config = model.config
-    supported = config.model_type in FUSED and config.hidden_act == "silu"
+    """Norms, rotary embeddings and SwiGLU of a ``model`` in FUSED as fused kernels of Liger, if it is installed."""
+    supported = model.config.model_type in FUSED and model.config.hidden_act == "silu"
     if not supported or importlib.util.find_spec("liger_kernel") is None:
         return
     from liger_kernel.ops.rms_norm import LigerRMSNormFunction
@@ -95,8 +84,6 @@ def _with_forward(modules: Iterable[Any], forward: Callable[[Any, Tensor], Any])
 
 def load_tokenizer(start: str, revision: str | None = None) -> Any:
     """The tokenizer, with a padding token. UserError if it cannot be loaded or has no end-of-sequence token."""
-    from transformers import AutoTokenizer
-
     with _readable(start):
         tokenizer = AutoTokenizer.from_pretrained(start, revision=revision)
     if tokenizer.eos_token_id is None:
@@ -108,8 +95,6 @@ def load_tokenizer(start: str, revision: str | None = None) -> Any:
 
 def context_length(start: str) -> int:
     """The model's context length: tokens of prompt and response together."""
-    from transformers import AutoConfig
-
     with _readable(start):
         return int(AutoConfig.from_pretrained(start).get_text_config().max_position_embeddings)
 
@@ -127,17 +112,13 @@ def _readable(start: str) -> Iterator[None]:
 
 
 def add_adapter(model: PreTrainedModel, settings: Lora, seed: int) -> None:
-    """Add a LoRA adapter to ``model`` in place and freeze all other weights.
-
-    A is initialised at random from ``seed`` and B with zeros, so the model's output does not change yet.
-    UserError if peft is not installed or no module has one of the ``settings.targets`` as its name.
-    """
+    """Add a LoRA adapter, random by ``seed`` and without effect yet, to ``model`` and freeze all other weights."""
     if importlib.util.find_spec("peft") is None:
         raise UserError("model.lora: the package peft is missing; install it with `make setup`, or pip's extra `lora`.")
     from peft import LoraConfig
 
-    # peft declares alpha as int but only uses it in alpha / rank.
-    config = LoraConfig(r=settings.rank, lora_alpha=settings.alpha, target_modules=settings.targets)  # type: ignore[arg-type]
+    alpha: Any = settings.alpha  # peft declares an int but only uses it in alpha / rank
+    config = LoraConfig(r=settings.rank, lora_alpha=alpha, target_modules=settings.targets)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         try:
@@ -166,15 +147,11 @@ def _full_tensor(tensor: Tensor) -> Tensor:
     if not isinstance(tensor, DTensor):
         return tensor
     on_device: Any = tensor.to(device())  # NCCL transfers only tensors on a GPU
-    whole: Tensor = on_device.full_tensor()
-    return whole
+    return on_device.full_tensor()
 
 
 def full_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
-    """Name and value of each weight, unsharded one at a time, with an adapter merged into the weights.
-
-    Tied weights appear under each of their names.
-    """
+    """Each name and value of a weight, unsharded one at a time, with an adapter merged into the weights."""
     for name, tensor in model.state_dict().items():
         if ".lora_" in name:  # between a module's name and A or B, as peft names them
             continue
@@ -191,9 +168,8 @@ def merged(
 ) -> PreTrainedModel | None:
     """A model with the full, merged weights: ``model`` itself if its own weights are these, else a copy.
 
-    The copy is on the device ``place`` (None: where the weights are), in ``dtype`` (None: theirs), and does not follow
-    later updates of ``model``.
-    With ``keep=False`` the result is None: this rank only takes part in gathering the weights for the others.
+    The copy is on the device ``place`` (None: where the weights are), in ``dtype`` (None: theirs). With ``keep=False``
+    the result is None: this rank only takes part in gathering the weights for the others.
     """
     sharded = any(isinstance(p, DTensor) for p in model.parameters())
     if not (sharded or has_adapter(model)) and dtype in (None, model.dtype):
@@ -201,8 +177,6 @@ def merged(
     weights = {name: tensor.to(device=place, dtype=dtype) for name, tensor in full_weights(model) if keep}
     if not keep:
         return None
-    from transformers import AutoModelForCausalLM
-
     with torch.device("meta"):
         plain: PreTrainedModel = AutoModelForCausalLM.from_config(model.config)
     plain.load_state_dict(weights, assign=True)

@@ -1,8 +1,7 @@
 """Sampling with the transformers model itself, for tiny models and for machines without vLLM.
 
-For a model of a hundred thousand parameters the module calls of transformers, and its cache, which concatenates all
-keys and values for each new token, take longer than the arithmetic. `SmallDecoder` is the same arithmetic on the same
-weights for Qwen2 and Llama, with a cache that is written in place; a test compares the two.
+For a model of a hundred thousand parameters the module calls of transformers, and its cache, which is concatenated for
+each token, take longer than the arithmetic. `SmallDecoder` does this alone, with a cache that is written in place.
 """
 
 from __future__ import annotations
@@ -27,8 +26,6 @@ SMALL = 10_000_000  # parameters; up to about this size the overhead of module c
 
 class TorchEngine:
     """Samples in left-padded batches of prompts of similar length, with a random stream per request."""
-
-    name = "transformers"
 
     def __init__(self, model: PreTrainedModel, eos_id: int, pad_id: int, batch_size: int = 256) -> None:
         self.eos_id, self.pad_id, self.batch_size = eos_id, pad_id, batch_size
@@ -61,8 +58,7 @@ class TorchEngine:
         return [responses[i] for i in range(len(requests))]
 
     def _batch(self, requests: list[Request]) -> list[Rollout]:
-        device = self.model.device
-        width = max(len(r.prompt_ids) for r in requests)
+        device, width = self.model.device, max(len(r.prompt_ids) for r in requests)
         longest = max(r.max_tokens for r in requests)
         sample = Sampling(requests, longest, device)
         limit = torch.tensor([r.max_tokens for r in requests], device=device)
@@ -74,13 +70,11 @@ class TorchEngine:
         ids = torch.tensor([[self.pad_id] * (width - len(p)) + list(p) for p in prompts], device=device)
         prompt_mask = torch.tensor([[False] * (width - len(p)) + [True] * len(p) for p in prompts], device=device)
         position = (prompt_mask.long().cumsum(1) - 1).clamp(min=0)  # counted from the first token
-        cache = DynamicCache()
-        logits = next_logits(self.model, ids, prompt_mask, position, cache)[prompt_of]
-        decode: Decoder | SmallDecoder = (
-            SmallDecoder(self.model, cache, prompt_of, width + longest)
-            if SmallDecoder.fits(self.model)
-            else Decoder(self.model, cache, prompt_of)
-        )
+        prefill = decode = Decoder(self.model)
+        logits = prefill(ids, position, prompt_mask)[prompt_of]
+        if SmallDecoder.fits(self.model):
+            decode = SmallDecoder(self.model, prefill.cache, width + longest)
+        decode.select_rows(prompt_of)
         attention = torch.zeros((len(requests), width + longest), dtype=torch.bool, device=device)
         attention[:, :width] = prompt_mask[prompt_of]
         position = position[prompt_of, -1]
@@ -105,14 +99,15 @@ class TorchEngine:
                 )
             position = position + 1
             attention[:, width + step] = True
-            logits = decode(chosen, position, attention[:, : width + step + 1])
+            # In this shape transformers uses the mask as it is instead of building one in each step.
+            mask = attention[:, None, None, : width + step + 1]
+            logits = decode(chosen.unsqueeze(1), position.unsqueeze(1), mask)
         is_end = torch.isin(tokens, self.ends)
         ends = torch.where(is_end.any(1), is_end.int().argmax(1), longest)
+        lengths, finished = (ends + 1).minimum(limit).tolist(), (ends < limit).tolist()
         return [
-            Rollout(request.prompt_ids, tokens[i, :n].tolist(), finished, log_probs[i, :n].tolist())
-            for i, (request, n, finished) in enumerate(
-                zip(requests, (ends + 1).minimum(limit).tolist(), (ends < limit).tolist(), strict=True)
-            )
+            Rollout(request.prompt_ids, tokens[i, :n].tolist(), finished[i], log_probs[i, :n].tolist())
+            for i, (request, n) in enumerate(zip(requests, lengths, strict=True))
         ]
 
 
@@ -152,46 +147,38 @@ class Sampling:
 
 
 class Decoder:
-    """Next-token logits of any model. ``cache`` has the keys and values of prompts; row i goes on with ``rows[i]``."""
+    """Next-token logits of any model, with a cache of keys and values."""
 
-    def __init__(self, model: PreTrainedModel, cache: DynamicCache, rows: Tensor) -> None:
-        self.model, self.cache = model, cache
-        self.select_rows(rows)
+    def __init__(self, model: Any) -> None:
+        self.model, self.cache = model, DynamicCache()
 
     def select_rows(self, rows: Tensor) -> None:
         """Go on with the rows of these indices, in this order."""
         self.cache.batch_select_indices(rows)
 
     def __call__(self, ids: Tensor, position: Tensor, attention: Tensor) -> Tensor:
-        """Next-token logits [rows, vocabulary] after tokens ``ids`` [rows] at ``position`` [rows].
+        """Next-token logits [rows, vocabulary], float32, after tokens ``ids`` [rows, tokens] at ``position``.
 
-        ``attention`` [rows, used + 1] is the mask over the cache, to which the new tokens are appended.
+        ``attention`` is the mask over the cache, to which the tokens are appended.
         """
-        # In this shape transformers uses the mask as it is instead of building one in each step.
-        return next_logits(self.model, ids.unsqueeze(1), attention[:, None, None, :], position.unsqueeze(1), self.cache)
+        out = self.model(
+            input_ids=ids,
+            attention_mask=attention,
+            position_ids=position,
+            past_key_values=self.cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        return out.logits[:, -1].float()
 
 
-def next_logits(model: PreTrainedModel, ids: Tensor, attention: Tensor, position: Tensor, cache: Any) -> Tensor:
-    """Next-token logits [rows, vocabulary], float32; ``ids`` [rows, tokens] are appended to the cache."""
-    out = model(
-        input_ids=ids,
-        attention_mask=attention,
-        position_ids=position,
-        past_key_values=cache,
-        use_cache=True,
-        logits_to_keep=1,
-    )
-    logits: Tensor = out.logits[:, -1].float()
-    return logits
+class SmallDecoder(Decoder):
+    """The same for a small Qwen2 or Llama model, whose weights it copies: they must not change while it is used.
 
-
-class SmallDecoder:
-    """As `Decoder`, for a small Qwen2 or Llama model, whose weights it copies: they must not change while it is used.
-
-    Rows have at most ``length`` tokens.
+    It goes on from a cache of prompts, a token a time, up to ``length`` tokens in a row.
     """
 
-    def __init__(self, model: PreTrainedModel, cache: DynamicCache, rows: Tensor, length: int) -> None:
+    def __init__(self, model: Any, cache: DynamicCache, length: int) -> None:
         config: Any = model.config
         decoder: Any = model.base_model
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
@@ -205,22 +192,15 @@ class SmallDecoder:
         self.layers = [self._weights(layer) for layer in decoder.layers]
         self.used, self.length = cache.get_seq_length(), length
         layers: Any = cache.layers
-        prefilled = [x for layer in layers for x in (layer.keys, layer.values)]
-        self.buffers = [self._selected(x, rows) for x in prefilled]  # keys and values of each layer, in turn
+        self.buffers = [x for layer in layers for x in (layer.keys, layer.values)]  # of each layer, in turn
 
     @staticmethod
     def fits(model: PreTrainedModel) -> bool:
         """Whether ``model`` has a supported architecture and is small enough for this to be faster."""
         config: Any = model.config
-        return (
-            config.model_type in ("qwen2", "llama")
-            and config.hidden_act == "silu"
-            and not getattr(config, "use_sliding_window", False)
-            and not getattr(config, "attention_dropout", 0.0)
-            and not getattr(config, "attention_bias", False)  # Llama's is one of the output, too
-            and not getattr(config, "mlp_bias", False)
-            and model.num_parameters() <= SMALL
-        )
+        special = ("use_sliding_window", "attention_dropout", "attention_bias", "mlp_bias")  # a bias of the output, too
+        plain = config.hidden_act == "silu" and not any(getattr(config, name, False) for name in special)
+        return config.model_type in ("qwen2", "llama") and plain and model.num_parameters() <= SMALL
 
     @staticmethod
     def _weights(layer: Any) -> tuple[Any, ...]:
@@ -232,21 +212,17 @@ class SmallDecoder:
         gate_up = torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])
         return *(norm.weight for norm in norms), qkv, bias, attention.o_proj.weight, gate_up, mlp.down_proj.weight
 
-    def _selected(self, x: Any, rows: Tensor) -> Tensor:
-        """Keys or values of these rows, in a buffer that has room for ``length`` tokens."""
-        buffer: Tensor = x.new_empty((len(rows), x.shape[1], self.length, x.shape[3]))
-        torch.index_select(x[:, :, : self.used], 0, rows, out=buffer[:, :, : self.used])
-        return buffer
-
     def select_rows(self, rows: Tensor) -> None:
-        """As in `Decoder`."""
-        self.buffers = [self._selected(x, rows) for x in self.buffers]
+        """As in `Decoder`; the buffers then have room for ``length`` tokens."""
+        for i, x in enumerate(self.buffers):
+            self.buffers[i] = x.new_empty((len(rows), x.shape[1], self.length, x.shape[3]))
+            torch.index_select(x[:, :, : self.used], 0, rows, out=self.buffers[i][:, :, : self.used])
 
     def __call__(self, ids: Tensor, position: Tensor, attention: Tensor) -> Tensor:
         """As in `Decoder`."""
-        x = self.embed[ids]
-        cos, sin = self.cos[position].unsqueeze(1), self.sin[position].unsqueeze(1)
-        mask = torch.where(attention[:, None, None, :], 0.0, -torch.inf).to(x.dtype)
+        x = self.embed[ids.squeeze(1)]
+        cos, sin = self.cos[position], self.sin[position]
+        mask = torch.where(attention, 0.0, -torch.inf).to(x.dtype)
         rotated, end = self.heads + self.kv_heads, self.used + 1
         for layer, keys, values in zip(self.layers, self.buffers[::2], self.buffers[1::2], strict=True):
             first_norm, second_norm, to_qkv, bias, to_out, gate_up, down = layer

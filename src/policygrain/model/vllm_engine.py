@@ -1,40 +1,80 @@
-"""Sampling with vLLM in this process: continuous batching, weights updated in place."""
+"""The engine that samples: vLLM in this process, with weights updated in place, or transformers."""
 
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from importlib.metadata import distributions, version
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
+from transformers import AutoConfig, PreTrainedModel
 
 from ..errors import UserError
-from .device import fits_beside_updates
-from .engine import Request, Rollout
+from .device import compute_name, fits_beside_updates
+from .engine import Engine, Request, Rollout
 from .loading import full_weights
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 MAX_SEQUENCES = 512
 GIB = 2**30
 MEMORY = re.compile(r"free memory|cache blocks|KV cache is needed|not enough .*memory", re.I)  # in vLLM's errors
+_running: list[tuple[Any, Engine]] = []  # at most one: the settings of this process's vLLM engine, and the engine
+
+
+def resolve_engine(name: str) -> str:
+    """The engine that ``name`` stands for: `auto` is vLLM if it is installed. UserError if it is not and is named."""
+    # This depends on the environment, not on the machine: jobs with and without a GPU choose the same engine.
+    has_vllm = importlib.util.find_spec("vllm") is not None
+    if name == "vllm" and not has_vllm:
+        raise UserError("engine: vllm is not installed here; run `make setup`, or set the engine to transformers.")
+    return ("vllm" if has_vllm else "transformers") if name == "auto" else name
+
+
+def open_engine(name: str, start: str, model: PreTrainedModel, tokenizer: Any, **of_vllm: Any) -> Engine:
+    """The engine ``name`` with the weights of ``model``, loaded from ``start``; ``of_vllm``: as of `VllmEngine`."""
+    if resolve_engine(name) == "transformers":
+        from .torch_engine import TorchEngine
+
+        return TorchEngine(model, tokenizer.eos_token_id, tokenizer.pad_token_id)
+    check_vllm_runs_here()
+    colocated = of_vllm.get("colocated", False)
+    settings = {**of_vllm, "dtype": compute_name(model) if colocated else None}
+    # A start takes long, so the engine takes the weights of other models of the same shape. Keys with an underscore say
+    # where a model was loaded from.
+    shape = {key: value for key, value in model.config.to_dict().items() if not key.startswith("_")}
+    for opened_for, engine in _running:
+        if opened_for == (shape, settings):
+            engine.load_weights(model)
+            return engine
+    if _running and colocated and torch.cuda.is_available():
+        raise UserError("engine: a process can have one vLLM engine with sleep mode, and this one has another already.")
+    _running.clear()
+    _running.append(((shape, settings), VllmEngine(start, **settings)))
+    return _running[0][1]
+
+
+def check_vllm_runs_here() -> None:
+    """UserError if the CUDA build of vLLM is installed and no GPU is visible. The CPU build is another package."""
+    names = {distribution.name for distribution in distributions() if distribution.name.startswith("vllm")}
+    if names == {"vllm"} and "cpu" not in version("vllm") and not torch.cuda.is_available():
+        raise UserError(
+            "engine: the installed vLLM is the CUDA build, and no GPU is visible here. Request a GPU (on a cluster "
+            "`gpu: 1` in slurm/config.yaml), set the engine to transformers, or run `make setup FLAVOUR=cpu`."
+        )
 
 
 class VllmEngine:
-    """vLLM with the model in ``start``, whose context length bounds prompt and response together.
+    """vLLM with the model in ``start``, in the precision ``dtype`` or its own.
 
-    ``dtype`` is the precision of the engine's weights (None: as in the model's configuration), ``kv_gib`` the size of
-    its key-value cache in GiB; without it the cache has room for ``tokens`` tokens, or takes what is free. With
-    ``colocated`` it shares a GPU with a trainer and can sleep between rollouts.
+    ``tokens``: of all prompts and responses that are sampled at once; a cache of another size is set by ``kv_gib``.
+    ``colocated``: it shares the GPU with a trainer and can sleep.
     """
-
-    name = "vllm"
 
     def __init__(
         self,
@@ -47,19 +87,17 @@ class VllmEngine:
     ) -> None:
         # In-process, so that weights can be passed as tensors; with two OpenMP threads each waits for the other on a
         # busy machine.
+        for name in ("HF_HUB_OFFLINE", "OMP_NUM_THREADS", "VLLM_NO_USAGE_STATS"):
+            os.environ.setdefault(name, "1")
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-        os.environ.setdefault("OMP_NUM_THREADS", "1")
-        os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
         import vllm
-        from transformers import AutoConfig
 
         distributed = dist.is_initialized()
         config: Any = AutoConfig.from_pretrained(start, revision=revision)
         # By default vLLM would cast float32 weights to bfloat16.
         dtype = dtype or str(config.dtype or "float32").removeprefix("torch.")
-        text: Any = config.get_text_config()
+        text = config.get_text_config()
         context, heads = text.max_position_embeddings, getattr(text, "num_key_value_heads", text.num_attention_heads)
         size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         of_token = 2 * text.num_hidden_layers * heads * size * getattr(torch, dtype).itemsize  # keys and values
@@ -151,14 +189,11 @@ class VllmEngine:
             raise RuntimeError("vLLM did not reset its prefix cache: responses would come from old weights")
 
     def sleep(self) -> None:
-        """Release the engine's GPU memory, unless there is room for it beside the trainer's.
-
-        Its weights are discarded: `load_weights` loads new ones when it wakes.
-        """
+        """Release the engine's GPU memory, unless there is room for it beside the trainer's."""
         if self._sleeps and not self._asleep and not (self._fits and fits_beside_updates(0)):
             before = torch.cuda.mem_get_info()[0]
             with frozen_heap():
-                self._llm.sleep(level=2)
+                self._llm.sleep(level=2)  # weights are discarded: `load_weights` loads new ones
             self._released = torch.cuda.mem_get_info()[0] - before
             self._asleep = True
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from ..errors import UserError
 from ..model.attention import to_device
@@ -23,9 +24,7 @@ from ..provenance import seed_of
 from ..study.schema import Training
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from .policy import ScoredPolicy
+    from .policy import Policy
 
 # The largest mean difference, in nats per token, between two correct implementations: 1e-5 was measured in float32 and
 # 0.01 in bfloat16; an engine that missed one update differs by 0.005, one with half of the weights by about 1.
@@ -34,15 +33,11 @@ ROUNDING = {torch.float32: 0.01, torch.bfloat16: 0.1}
 
 @dataclass(frozen=True)
 class Batch:
-    """Rollouts, on the CPU, and ``tokens``, on the compute device: the inputs of the objective, row by row.
-
-    They do not change during the updates: ``log_probs`` and ``entropy`` are those of the old policy. ``current``: the
-    rows of the first minibatch, if the old policy is still the current one there, so that its update scores them.
-    """
+    """Rollouts and the inputs of the objective, row by row, which do not change during the updates."""
 
     rollouts: list[Rollout]
-    tokens: TokenBatch
-    current: tuple[int, ...] = ()
+    tokens: TokenBatch  # on the compute device, with log-probabilities and entropies of the old policy
+    current: tuple[int, ...] = ()  # rows that their update scores, because the old policy is still the current one
 
     def rows(self, index: Iterable[int]) -> Batch:
         """The rows ``index`` of the batch, as wide as the longest response."""
@@ -73,7 +68,7 @@ def width_of(rollouts: Iterable[Rollout]) -> int:
 
 def make_batch(
     rollouts: list[Rollout],
-    policy: ScoredPolicy,
+    policy: Policy,
     method: Method,
     settings: Training,
     age: int | None = None,
@@ -81,19 +76,15 @@ def make_batch(
 ) -> tuple[Batch, dict[str, float]]:
     """The batch of ``rollouts``, which are in groups of ``settings.group``, and metrics of them.
 
-    The log-probabilities of the old policy are the trainer's, or those that the engine recorded, as
-    `training.old_log_probs` says. In that case, if the method reads no entropies and no predictions of the old policy
-    either, the trainer scores a quarter of the groups, to compare it with the engine.
-
     ``age``: number of steps between sampling and the updates; None: methods may not read it. ``current``: rows that
-    their update scores, before it changes the policy. Where no others can be compared with the engine, they are scored
-    here, too.
+    their update scores; where no others can be compared with the engine, they are scored here, too.
     """
     needs, place, every = method.needs, policy.model.device, len(rollouts)
     by_engine, number = settings.old_log_probs == "engine", torch.arange(every) // settings.group  # of the group
     quarter = settings.group * math.ceil(every / settings.group / 4)
     scored = torch.ones(every, dtype=torch.bool)  # rows that the trainer scores here
-    if by_engine and not reads_old_policy(method):
+    # Those that the engine has scored are compared with it; methods may read more of the old policy than it records.
+    if by_engine and not (method.custom_functions or method.penalties or method.n_mtp_heads):
         scored[quarter:] = False
     elif current:
         scored[[*current]], by_both = False, number % 4 == 0  # of the engine's, without dynamic sampling
@@ -173,11 +164,6 @@ def reads_engine(method: Method, settings: Training) -> bool:
     return of_method or bool(method.custom_functions) or settings.old_log_probs == "engine"
 
 
-def reads_old_policy(method: Method) -> bool:
-    """Whether a method may read entropies or prediction heads of the old policy, besides its log-probabilities."""
-    return bool(method.custom_functions or method.penalties or method.n_mtp_heads)
-
-
 def scored_by_update(method: Method, settings: Training) -> bool:
     """Whether the update of a step's first minibatch scores it under the old policy, which is still the current one."""
     reads_more = reads_engine(method, settings) or not method.needs.isdisjoint(("groups", "step_log_probs"))
@@ -188,10 +174,7 @@ def scored_by_update(method: Method, settings: Training) -> bool:
 def _of_policies(
     old: TokenScores, reference: TokenScores | None, engine: Tensor, scored: Tensor, compared: Tensor
 ) -> dict[str, float]:
-    """Metrics of the old policy on tokens that it has ``scored``, and its differences from other policies.
-
-    ``compared``: those that the reference policy has scored, too.
-    """
+    """Metrics of the old policy on tokens that it ``scored``; the reference policy scored those ``compared``, too."""
     known = scored & ~engine.isnan()
     mismatch, count = torch.where(known, old.log_probs - engine, 0.0), known.sum().clamp(min=1)
     found = {
@@ -222,24 +205,20 @@ def _of_correction(method: Method, tokens: TokenBatch, engine: Tensor) -> dict[s
 
 
 def check_mismatch(metrics: dict[str, float], model: PreTrainedModel, bound: float | None) -> None:
-    """UserError if the log-probabilities of engine and ``model`` differ too much: the responses are not the policy's.
-
-    ``bound``: nats per token on average; None: the largest difference that rounding explains (`ROUNDING`).
-    """
+    """UserError if engine and ``model`` differ by more than ``bound`` nats per token; None: than rounding explains."""
     bound = ROUNDING[compute_dtype(model)] if bound is None else bound
     if not metrics["mismatch_mean"] <= bound:  # NaN is no small difference
         raise UserError(
             f"trainer and engine differ by {metrics['mismatch_mean']:.3g} nats on the mean sampled token, more than "
-            f"{bound:g} (training.max_mismatch). The engine has stale weights or a stale prefix cache, or it computes "
-            "differently: in another precision, with another rope, quantized."
+            f"{bound:g} (training.max_mismatch). The engine has stale weights or prefixes, or computes differently: in "
+            "another precision, with another rope, quantized."
         )
 
 
 def minibatches(prompts: int, group: int, count: int, seed: int, epochs: int = 1) -> list[Tensor]:
     """Row indices of each optimizer step: ``count`` in each of ``epochs`` passes over a batch; none is empty.
 
-    In each pass prompts are shuffled anew and responses split evenly. Responses of a prompt stay together where
-    possible: they share its tokens, and their advantages sum to zero.
+    In each pass prompts are shuffled anew. Their responses stay together where possible: their advantages sum to zero.
     """
     generator = torch.Generator().manual_seed(seed)
     steps: list[Tensor] = []

@@ -21,9 +21,8 @@ from ..grading import open_grader
 from ..hub import pinned
 from ..model.device import compute_dtype, compute_name, device, gpu_errors, updates_are_made
 from ..model.loading import merged
-from ..model.opening import open_engine
 from ..model.scoring import micro_batches, score_tokens
-from ..model.vllm_engine import MAX_SEQUENCES
+from ..model.vllm_engine import MAX_SEQUENCES, open_engine
 from ..objective import Method, Sampler
 from ..paths import DataFolder, RunFolder
 from ..provenance import seed_of
@@ -32,14 +31,14 @@ from ..study.runs import Arm
 from ..study.schema import Study, Training
 from .batch import Batch, check_mismatch, make_batch, minibatches_of_step, reads_engine, scored_by_update
 from .checkpoint import Writer, append, flush_logs, load_newest, resume_logs
-from .policy import Policy, ScoredPolicy, open_policy, update
+from .policy import Policy, open_policy, update
 from .ranks import gather, is_rank_0, on_rank_0
 from .rollouts import Collector, PromptStream, prompt_stream
 from .stopping import Stop
 
 NO_UPDATES = (
-    "no optimizer step was made: dynamic sampling dropped every group, since all of its rewards were equal. The final "
-    "model is the initial model. Use an initial model that solves some of the problems, or more prompts."
+    "no optimizer step was made: dynamic sampling dropped every group for its equal rewards. The final model is the "
+    "initial one. Use one that solves some of the problems, or more prompts."
 )
 
 
@@ -49,20 +48,19 @@ def train(
     """Train the model in ``start`` as an arm of a study, from the newest checkpoint in ``run`` if there is one.
 
     Random states are keyed by ``seed`` and the step, so a resumed run equals an uninterrupted run bit for bit. ``stop``
-    is checked after each step; to stop, the run is saved and `Stopped` is raised. The caller holds the lock of the run
-    directory.
+    is checked after each step; to stop, the run is saved and `Stopped` is raised.
     """
     method, settings = arm.method, arm.training
     torch.set_num_threads(settings.threads)
     with gpu_errors(settings):
         policy = open_policy(start, pinned(study.model), method, settings, seed)
         with open_collector(study, arm, seed, policy, start, data) as (collector, validation):
-            return train_policy(Run(policy, method, collector, validation, run, stop), policy)
+            return train_policy(Run(policy, method, collector, validation, run, stop))
 
 
-def train_policy(run: Run, policy: Policy) -> FinalMetrics:
+def train_policy(run: Run) -> FinalMetrics:
     """Train from the newest checkpoint, if there is one, to the last step, and save the final model."""
-    method, settings, folder = run.method, run.settings, run.folder
+    policy, method, settings, folder = run.policy, run.method, run.settings, run.folder
     _, saved = load_newest(folder.checkpoints)
     if saved is not None:
         for name, part in policy.parts.items():
@@ -87,9 +85,8 @@ def train_policy(run: Run, policy: Policy) -> FinalMetrics:
                 checkpoints.save(step + 1, policy.parts, vars(state))
             if reason:
                 checkpoints.wait()
-                raise Stopped(
-                    f"{folder.path}: stopped by {reason} after step {step + 1} of {settings.steps}, and saved."
-                )
+                done = f"after step {step + 1} of {settings.steps}, and saved"
+                raise Stopped(f"{folder.path}: stopped by {reason} {done}.")
         return run.finish()
 
 
@@ -113,7 +110,7 @@ class State:
 class Run:
     """What the steps of a run need, and its state. Under a process group all ranks call its methods together."""
 
-    policy: ScoredPolicy
+    policy: Policy
     method: Method
     collector: Collector
     validation: list[Problem]
@@ -122,7 +119,6 @@ class Run:
 
     def __post_init__(self) -> None:
         self.settings = self.collector.settings
-        self.first_is_current = scored_by_update(self.method, self.settings)
 
     @contextmanager
     def started(self, saved: Mapping[str, Any] | None) -> Iterator[State]:
@@ -132,9 +128,8 @@ class Run:
         state.waiting = [(batch and batch.to(device()), metrics) for batch, metrics in state.waiting]
         if state.compute != compute:  # `auto` depends on the machine
             raise UserError(
-                f"{path}: the run was started with passes in {state.compute}, and here they would be in {compute} "
-                "(training.compute: auto depends on the machine). Resume it on a machine like the first, "
-                f"or remove its folder and set training.compute to {state.compute}."
+                f"{path}: the run was started with passes in {state.compute}, which here would be in {compute}. "
+                f"Resume it where it was started, or remove its folder and set training.compute to {state.compute}."
             )
         resume_logs(self.folder, state.step)
         name, silent = f"{path.parent.name} {path.name}", not is_rank_0()
@@ -162,8 +157,7 @@ class Run:
     def next_batch(self, clock: Clock) -> tuple[Batch | None, dict[str, float]]:
         """The batch that this step trains on, and its metrics; None if dynamic sampling has dropped all groups.
 
-        A batch waits for this step and for each of the next `training.off_policy_steps` steps. Its old policy is the
-        one that sampled it. UserError if engine and trainer differ too much.
+        A batch waits for this and the next `training.off_policy_steps` steps; its old policy is the one that sampled.
         """
         state, settings, policy = self.state, self.settings, self.policy
         for age in range(len(state.waiting), min(settings.off_policy_steps + 1, settings.steps - state.step)):
@@ -171,7 +165,8 @@ class Run:
             state.position += int(metrics["groups_drawn"])
             batch = None
             if rollouts:
-                current: list[int] = self.minibatch_rows(len(rollouts))[0].tolist() if self.first_is_current else []
+                first: list[int] = self.minibatch_rows(len(rollouts))[0].tolist()
+                current = first if scored_by_update(self.method, settings) else []
                 with clock("log_probs"):
                     batch, scored = make_batch(rollouts, policy, self.method, settings, age, current)
                 check_mismatch(scored, policy.model, settings.max_mismatch)
@@ -197,19 +192,23 @@ class Run:
     ) -> str | None:
         """End a step: write its records, of its batch, updates and validation; returns the reason to stop, if any."""
         settings, state, step = self.settings, self.state, self.state.step
+        of_updates = {}
         if updates:
             updates_are_made()
             if share := metrics.pop("current_share", 0.0):  # of the tokens, which the first update has scored
                 metrics["entropy_old"] += share * (updates[0]["entropy"] - metrics["entropy_old"])
+            for name in updates[0]:
+                values = [update[name] for update in updates]
+                of_updates[name] = max(values) if name.endswith("_max") else sum(values) / len(values)
         seconds, tokens = clock.elapsed, metrics.pop("sampled_tokens")
         state.totals["tokens"] += tokens
         state.totals["samples"] += metrics["groups_drawn"] * settings.group
         state.totals["seconds"] += seconds
         if settings.off_policy_steps:
             metrics["staleness"] = float(min(step, settings.off_policy_steps))  # steps since the batch was sampled
-        append(self.folder.metrics, {"step": step, **metrics, **over_updates(updates), **held_out, **state.counts})
-        used = {**clock.report(int(tokens)), "total_seconds": state.totals["seconds"]}
-        append(self.folder.timings, {"step": step, **used})
+        append(self.folder.metrics, {"step": step, **metrics, **of_updates, **held_out, **state.counts})
+        seconds_so_far = {"total_seconds": state.totals["seconds"]}
+        append(self.folder.timings, {"step": step, **clock.report(int(tokens)), **seconds_so_far})
         self.progress.set_postfix_str(f"accuracy {metrics['sampled_accuracy']:.2f}", refresh=False)
         self.progress.update()
         state.step += 1
@@ -217,11 +216,7 @@ class Run:
         return next(filter(None, gather([reason])), None)  # if any rank has to stop, all do so after the same step
 
     def finish(self) -> FinalMetrics:
-        """Validate and save the final model.
-
-        It is saved in the precision of its passes, as the engine samples it: the optimizer's weights contain updates
-        that are too small for this precision and had no effect on matrix products.
-        """
+        """Validate, and save the final model in the precision of its passes, as the engine samples it."""
         settings, state, policy = self.settings, self.state, self.policy
         if not state.totals["updates"] and is_rank_0():
             print(f"{self.folder.path}: {NO_UPDATES}", file=sys.stderr)
@@ -232,8 +227,8 @@ class Run:
 
         def save() -> None:
             with model_folder(self.folder.model, again="it resumes from the last checkpoint") as folder:
-                for part in (model, policy.tokenizer):
-                    part.save_pretrained(folder)
+                model.save_pretrained(folder)
+                policy.tokenizer.save_pretrained(folder)
 
         on_rank_0(save)
         return FinalMetrics(**final, steps=settings.steps, **state.totals)
@@ -241,7 +236,7 @@ class Run:
 
 @contextmanager
 def open_collector(
-    study: Study, arm: Arm, seed: int, policy: ScoredPolicy, start: str, data: DataFolder
+    study: Study, arm: Arm, seed: int, policy: Policy, start: str, data: DataFolder
 ) -> Iterator[tuple[Collector, list[Problem]]]:
     """Context with what samples and grades a run's rollouts, and its validation problems."""
     settings, method = arm.training, arm.method
@@ -274,11 +269,7 @@ def tokens_at_once(problems: list[Problem], renderer: PromptRenderer, settings: 
 
 
 def warm_up_heads(policy: Policy, method: Method, collector: Collector) -> list[float]:
-    """Train the prediction heads by cross-entropy on samples of the policy, which is not changed.
-
-    Prompts and sampling seeds are separate from those of training. Returns the loss of each optimizer step, in nats per
-    response token, summed over heads.
-    """
+    """Train the heads by cross-entropy, on prompts and samples apart from training's; each step's loss per token."""
     seed, settings, heads = seed_of("heads", collector.seed), collector.settings, policy.heads
     assert heads is not None
     stream, plain = PromptStream(collector.stream.problems, seed), Sampler(dynamic=False)
@@ -296,11 +287,3 @@ def warm_up_heads(policy: Policy, method: Method, collector: Collector) -> list[
             optimizer.step()
             losses.append(mean.item())
     return losses
-
-
-def over_updates(updates: list[dict[str, float]]) -> dict[str, float]:
-    """The metrics of a step from those of its updates: means, and maxima for names that end with `_max`."""
-    if not updates:
-        return {}
-    columns = {name: [u[name] for u in updates] for name in updates[0]}
-    return {name: max(v) if name.endswith("_max") else sum(v) / len(v) for name, v in columns.items()}

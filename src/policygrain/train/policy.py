@@ -7,51 +7,33 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 from ..errors import UserError
 from ..model.device import device, fits_beside_updates, resolve_compute, set_compute_dtype
 from ..model.engine import Rollout
 from ..model.loading import add_adapter, load_model
 from ..model.scoring import MTPHeads, TokenScores, micro_batches, recompute_layers, score_tokens
+from ..objective import Method
 from ..objective.batch import StepTotals
 from ..objective.loss import merge_metrics
 from ..provenance import seed_of
+from ..study.schema import Model, Training
 from .batch import Batch, width_of
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from ..objective import Method
-    from ..study.schema import Model, Training
 
 
 @dataclass
-class ScoredPolicy:
-    """The model that a run trains and the reference policy (the initial model) for the KL divergence."""
+class Policy:
+    """The model that a run trains, and the reference policy (the initial model) for the KL divergence."""
 
     model: PreTrainedModel
     tokenizer: Any
     reference: PreTrainedModel | None  # in host memory; None: the reference policy is ``model`` without its adapter
-
-    def score(self, rollouts: Sequence[Rollout], settings: Training) -> TokenScores:
-        """Log-probabilities and entropies of all responses under the policy, without gradient."""
-        return score_rollouts(self.model, rollouts, settings)
-
-    def score_reference(self, rollouts: Sequence[Rollout], settings: Training) -> TokenScores | None:
-        """Log-probabilities and entropies under the reference policy; None if a trainer has not loaded it."""
-        with on_device(self.reference, self.model) as start:
-            return score_rollouts(start, rollouts, settings)
-
-
-@dataclass
-class Policy(ScoredPolicy):
-    """The policy with prediction heads and optimizer, for the loop of this package."""
-
-    heads: MTPHeads | None  # None if the ratio of the method needs none
-    optimizer: torch.optim.Optimizer
+    heads: MTPHeads | None = None  # None if the ratio of the method needs none
+    optimizer: Any = None  # None: TRL's trainer has it
 
     @property
     def parts(self) -> dict[str, Any]:
@@ -60,8 +42,13 @@ class Policy(ScoredPolicy):
         return {name: part for name, part in parts.items() if part is not None}
 
     def score(self, rollouts: Sequence[Rollout], settings: Training) -> TokenScores:
-        """As in `ScoredPolicy`, with what the heads predict."""
+        """Scores of all responses under the policy, with what the heads predict, without gradient."""
         return score_rollouts(self.model, rollouts, settings, self.heads)
+
+    def score_reference(self, rollouts: Sequence[Rollout], settings: Training) -> TokenScores | None:
+        """Scores under the reference policy; None if a trainer has not loaded it."""
+        with on_device(self.reference, self.model) as start:
+            return score_rollouts(start, rollouts, settings)
 
     def warm_up_rate(self, share: float) -> None:
         """Set learning rates to ``share``, at most 1, of their initial values."""
@@ -79,32 +66,26 @@ def open_policy(start: str, spec: Model, method: Method, settings: Training, see
 
 
 def open_models(
-    start: str,
-    spec: Model,
-    settings: Training,
-    seed: int,
-    place: torch.device | None = None,
-    with_reference: bool = True,
-    fused: bool = True,
+    start: str, spec: Model, settings: Training, seed: int, fused: bool = True, sharded: bool = False
 ) -> tuple[PreTrainedModel, Any, PreTrainedModel | None]:
-    """(model with its adapter on the device ``place``, tokenizer, reference policy in host memory).
+    """(model with its adapter, tokenizer, reference policy in host memory, which an adapter replaces).
 
-    ``place`` is `device()` by default. The reference policy is None with an adapter, and without ``with_reference``.
+    Models that are to be ``sharded`` by a trainer are loaded into host memory, and without a reference policy.
     """
-    model, tokenizer = load_model(start, spec.revision, spec.dtype, place, fused)
-    reference = None
+    host = torch.device("cpu")
+    model, tokenizer = load_model(start, spec.revision, spec.dtype, host if sharded else None, fused)
+    compute = resolve_compute(settings.compute, spec.dtype)
+    set_compute_dtype(model, compute)
     if spec.lora is not None:
         add_adapter(model, spec.lora, seed_of("adapter", seed))
-    elif with_reference:
-        reference, _ = load_model(start, spec.revision, spec.dtype, torch.device("cpu"), fused)
-        reference.requires_grad_(False)
-        if torch.cuda.is_available():  # copies from pinned memory to a GPU are several times as fast
-            for parameter in reference.parameters():
-                parameter.data = parameter.data.pin_memory()
-    compute = resolve_compute(settings.compute, spec.dtype)
-    for part in (model, reference):
-        if part is not None:
-            set_compute_dtype(part, compute)
+    if spec.lora is not None or sharded:
+        return model, tokenizer, None
+    reference, _ = load_model(start, spec.revision, spec.dtype, host, fused)
+    set_compute_dtype(reference, compute)
+    reference.requires_grad_(False)
+    if torch.cuda.is_available():  # copies from pinned memory to a GPU are several times as fast
+        for parameter in reference.parameters():
+            parameter.data = parameter.data.pin_memory()
     return model, tokenizer, reference
 
 
@@ -118,19 +99,14 @@ def build_heads(model: PreTrainedModel, method: Method, seed: int) -> MTPHeads |
 
 
 def make_optimizer(
-    model: torch.nn.Module,
-    heads: MTPHeads | None,
-    method: Method,
-    settings: Training,
-    kind: type[torch.optim.AdamW] = torch.optim.AdamW,
+    model: torch.nn.Module, heads: MTPHeads | None, method: Method, settings: Training, kind: Any = torch.optim.AdamW
 ) -> torch.optim.AdamW:
     """AdamW, or a subclass of it; prediction heads have their own learning rate."""
-    groups: list[dict[str, Any]] = [
-        {"params": [p for p in model.parameters() if p.requires_grad], "lr": settings.learning_rate}
-    ]
+    trained = [p for p in model.parameters() if p.requires_grad]
+    groups: list[dict[str, Any]] = [{"params": trained, "lr": settings.learning_rate}]
     if heads is not None:
         groups.append({"params": list(heads.parameters()), "lr": method.mtp_heads.learning_rate})
-    optimizer = kind(groups, betas=settings.betas, weight_decay=settings.weight_decay, fused=True)
+    optimizer: torch.optim.AdamW = kind(groups, betas=settings.betas, weight_decay=settings.weight_decay, fused=True)
     for group in optimizer.param_groups:
         group["initial_lr"] = group["lr"]
     return optimizer
@@ -152,36 +128,30 @@ def score_rollouts(
 
 @contextmanager
 def on_device(reference: PreTrainedModel | None, model: PreTrainedModel) -> Iterator[PreTrainedModel]:
-    """Context in which ``reference`` is on the compute device; afterwards it goes back to the host if room is scarce.
-
-    With ``reference=None`` the initial policy is ``model`` with its adapter disabled.
-    """
+    """Context with the reference policy on the compute device: ``reference``, else ``model`` without its adapter."""
     if reference is None:
         model.disable_adapters()
         try:
             yield model
         finally:
             model.enable_adapters()
-    else:
-        # Its weights never change, so nothing has to be copied back.
-        tensors, place = (*reference.parameters(), *reference.buffers()), device()
-        on_host = reference.__dict__.setdefault("policygrain_on_host", [tensor.data for tensor in tensors])
-        try:
+        return
+    # Its weights never change, so nothing has to be copied back.
+    tensors, place = (*reference.parameters(), *reference.buffers()), device()
+    on_host = reference.__dict__.setdefault("policygrain_on_host", [tensor.data for tensor in tensors])
+    try:
+        for tensor, host in zip(tensors, on_host, strict=True):
+            if tensor.device != place:
+                tensor.data = host.to(place, non_blocking=True)
+        yield reference
+    finally:  # it goes back to the host if room is scarce
+        if not fits_beside_updates(sum(host.nbytes for host in on_host)):
             for tensor, host in zip(tensors, on_host, strict=True):
-                if tensor.device != place:
-                    tensor.data = host.to(place, non_blocking=True)
-            yield reference
-        finally:
-            if not fits_beside_updates(sum(host.nbytes for host in on_host)):
-                for tensor, host in zip(tensors, on_host, strict=True):
-                    tensor.data = host
+                tensor.data = host
 
 
 def update(policy: Policy, batch: Batch, method: Method, settings: Training) -> dict[str, float]:
-    """One optimizer step on ``batch``; returns its metrics.
-
-    UserError, and no step, if the gradient is not finite. The result is the same for all divisions into micro-batches.
-    """
+    """One optimizer step on ``batch``; returns its metrics. UserError, and no step, if the gradient is not finite."""
     model, heads, optimizer = policy.model, policy.heads, policy.optimizer
     optimizer.zero_grad(set_to_none=True)
     whole = step_context(policy, batch, method, settings)
@@ -238,7 +208,7 @@ def check_step(metrics: dict[str, float]) -> None:
         )
 
 
-def step_context(policy: ScoredPolicy, batch: Batch, method: Method, settings: Training) -> StepTotals:
+def step_context(policy: Policy, batch: Batch, method: Method, settings: Training) -> StepTotals:
     """Step context used to normalise micro-batches, with current log-probabilities if the method needs them."""
     step = batch.tokens.replace(step=None)
     if "step_log_probs" in method.needs:

@@ -36,7 +36,7 @@ from ..objective.loss import merge_metrics
 from ..train.batch import Batch, width_of
 from ..train.checkpoint import STATE, completed, flush_logs, load_newest, make_room
 from ..train.loop import Run, open_collector
-from ..train.policy import ScoredPolicy, check_step, make_optimizer, on_device, open_models, step_context
+from ..train.policy import Policy, check_step, make_optimizer, on_device, open_models, step_context
 from ..train.ranks import gather, on_rank_0, ranks, sum_over_ranks
 from .check import TRL
 
@@ -62,8 +62,7 @@ def train(
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     sharded = is_sharded(settings)
     with gpu_errors(settings):
-        host = torch.device("cpu") if sharded else None  # FSDP moves each process's shards to its GPU
-        policy = TrlPolicy(*open_models(start, spec, settings, seed, place=host, with_reference=not sharded))
+        policy = TrlPolicy(*open_models(start, spec, settings, seed, sharded=sharded))
     with gpu_errors(settings), open_collector(study, arm, seed, policy, start, data) as (collector, validation):
         steps = Run(policy, method, collector, validation, run, stop)
         resumed, saved = on_rank_0(lambda: load_newest(run.checkpoints))
@@ -89,7 +88,7 @@ def train(
 
 
 @dataclass
-class TrlPolicy(ScoredPolicy):
+class TrlPolicy(Policy):
     """The policy that TRL trains; every process computes a share of the scores."""
 
     trainer: Any = None  # the StudyTrainer, which is made after it

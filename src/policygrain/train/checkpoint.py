@@ -34,33 +34,23 @@ SAVED_TYPES: list[Any] = [Batch, Rollout, TokenBatch]  # the only types, besides
 TEMPORARY, STATE, MARK = ".step", "state.pt", "sha256"  # MARK has the format of `sha256sum` and is written last
 
 
-@contextlib.contextmanager
-def run_lock(run_dir: Path) -> Iterator[None]:
-    """Lock the run directory. The kernel releases the lock when its process ends, so it is never stale.
-
-    A scheduler may restart a job before the previous attempt has ended, so a batch job waits for a while. Of several
-    ranks, rank 0 holds the lock for all.
-    """
-    if not is_rank_0():
-        yield
-        return
+def run_lock(run_dir: Path) -> contextlib.AbstractContextManager[Any]:
+    """Lock the run directory, by rank 0 for all ranks, until the end of the context or of this process."""
+    # A scheduler may restart a job before the previous attempt has ended.
     wait = WAIT_IN_JOBS if "SLURM_JOB_ID" in os.environ else 0.0
-    with lock(run_dir / "lock", "another process is training here; wait for it, or choose another --run-dir", wait):
-        yield
+    locked = "another process is training here; wait for it, or choose another --run-dir"
+    return lock(run_dir / "lock", locked, wait) if is_rank_0() else contextlib.nullcontext()
 
 
-class Writer:
-    """Context that writes checkpoints into a folder, one at a time, beside what its thread does meanwhile.
+class Writer(contextlib.AbstractContextManager["Writer"]):
+    """Context that writes checkpoints in the background, one at a time; at its end the last one is complete.
 
-    At its end the last checkpoint is complete. An error of writing is raised by the next call.
+    An error of writing is raised by the next call.
     """
 
     def __init__(self, checkpoints: Path) -> None:
         self.checkpoints, self._thread = checkpoints, ThreadPoolExecutor(1, "checkpoint")
         self._written: Future[None] | None = None
-
-    def __enter__(self) -> Writer:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._thread.shutdown()
@@ -68,30 +58,28 @@ class Writer:
             self.wait()
 
     def save(self, step: int, parts: Mapping[str, Any], counters: Mapping[str, Any]) -> None:
-        """Copy the state of ``parts``, objects with a `state_dict`, and write it as the folder `stepNNNNN`.
+        """Copy the state of ``parts``, objects with a `state_dict`, and write it as the folder `stepNNNNN`."""
 
-        It is written under a temporary name, flushed to disk, then renamed. The two newest checkpoints are kept.
-        """
+        def write() -> None:
+            with completed(self.checkpoints / TEMPORARY, self.checkpoints, step):
+                torch.save(state, make_room(self.checkpoints) / STATE)
+
         self.wait()
         state = {name: part.state_dict() for name, part in parts.items()} | dict(counters)
         size = sum(value.nbytes for value in tree_leaves(state) if isinstance(value, torch.Tensor))
         if 2 * size > _available_memory():  # pinned memory is taken in powers of two
-            self._write(step, state)
+            write()
             return
         state = _on_host(state)
         if torch.cuda.is_available():
             torch.cuda.synchronize()  # the copies are complete before an update changes what they copy
-        self._written = self._thread.submit(self._write, step, state)
+        self._written = self._thread.submit(write)
 
     def wait(self) -> None:
         """Until the last checkpoint is complete. Raises the error if it could not be written, usually a UserError."""
         written, self._written = self._written, None
         if written is not None:
             written.result()
-
-    def _write(self, step: int, state: dict[str, Any]) -> None:
-        with completed(self.checkpoints / TEMPORARY, self.checkpoints, step):
-            torch.save(state, make_room(self.checkpoints) / STATE)
 
 
 def _available_memory() -> int:
@@ -115,36 +103,27 @@ def _on_host(state: dict[str, Any]) -> dict[str, Any]:
             copies[place] = empty.copy_(value, non_blocking=True)
         return copies[place]
 
-    copied: dict[str, Any] = tree_map(copy, state)
-    return copied
+    return tree_map(copy, state)
 
 
 def load_newest(checkpoints: Path) -> tuple[Path | None, dict[str, Any] | None]:
-    """The folder of the newest complete checkpoint and the state in it, tensors on the CPU; None if there is none.
-
-    Those whose files do not match their checksums are skipped with a message. UserError if it cannot be loaded.
-    """
+    """The folder of the newest checkpoint that matches its checksums and the state in it, on the CPU; else None."""
     for folder in sorted(checkpoints.glob("step*"), reverse=True):
-        with contextlib.suppress(OSError):
+        try:
             sums = (folder / MARK).read_bytes()
             if sums and sums == _checksums(folder).encode():
-                return folder, _load(folder / STATE)
+                with torch.serialization.safe_globals(SAVED_TYPES):
+                    return folder, torch.load(folder / STATE, weights_only=True, map_location="cpu")
+        except OSError:
+            pass
+        except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError) as error:
+            # torch's own message recommends to load the file without this check.
+            raise UserError(
+                f"{folder / STATE}: this checkpoint cannot be loaded: it is damaged, or has objects besides tensors, "
+                f"numbers and batches, which could execute code. Remove {folder} to go on from the one before it."
+            ) from error
         print(f"{folder}: skipped, its content does not match its checksums.", file=sys.stderr)
     return None, None
-
-
-def _load(path: Path) -> dict[str, Any]:
-    try:
-        with torch.serialization.safe_globals(SAVED_TYPES):
-            state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
-    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError) as error:
-        # torch's own message recommends to load the file without this check.
-        raise UserError(
-            f"{path}: this checkpoint cannot be loaded: it is damaged, or contains objects other than tensors, numbers "
-            f"and batches, which could execute code. Remove {path.parent}; the run then continues from the checkpoint "
-            "before it."
-        ) from error
-    return state
 
 
 def _checksums(folder: Path) -> str:
@@ -163,16 +142,15 @@ def make_room(checkpoints: Path) -> Path:
 
 @contextlib.contextmanager
 def completed(temporary: Path, checkpoints: Path, step: int) -> Iterator[None]:
-    """Context in which all ranks write files of a checkpoint into the folder ``temporary``.
+    """Context in which all ranks write a checkpoint into the folder ``temporary``; UserError if they cannot.
 
-    At its end the folder gets checksums, is flushed to disk and renamed to that of its step; the two newest checkpoints
-    are kept. UserError if something cannot be written.
+    At its end the folder gets checksums, is flushed to disk and renamed to that of its step. The two newest are kept.
     """
     folder = checkpoints / f"step{step:05d}"
 
     def finish() -> None:
         (temporary / MARK).write_text(_checksums(temporary))
-        for path in (*(path for path in temporary.rglob("*") if path.is_file()), temporary):
+        for path in (*filter(Path.is_file, temporary.rglob("*")), temporary):
             flush(path)
         shutil.rmtree(folder, ignore_errors=True)
         temporary.rename(folder)
@@ -189,16 +167,12 @@ def completed(temporary: Path, checkpoints: Path, step: int) -> Iterator[None]:
 
 def remove_old(checkpoints: Path, newest: int) -> None:
     """Remove all checkpoints except the ``newest`` ones."""
-    folders = sorted(checkpoints.glob("step*"))
-    for old in folders[: max(0, len(folders) - newest)]:
+    for old in sorted(checkpoints.glob("step*"), reverse=True)[newest:]:
         shutil.rmtree(old, ignore_errors=True)
 
 
 def resume_logs(run: RunFolder, step: int) -> None:
-    """Keep the lines of the steps before ``step``, by rank 0. UserError if one is missing.
-
-    `metrics.jsonl` has a line per step that the seed determines, `timings.jsonl` one that is not reproducible.
-    """
+    """Keep the lines of the steps before ``step`` in both files, by rank 0. UserError if one is missing."""
     if not is_rank_0():
         return
     remedy = f"Remove the folder {run.path} to train the run from its beginning."
@@ -224,9 +198,7 @@ def append(path: Path, row: Mapping[str, Any]) -> None:
         with path.open("a", encoding="utf-8") as file:
             file.write(line(row))
     except OSError as error:
-        raise UserError(
-            f"{path}: cannot be written: {error.strerror}. Free some space and run the command again: it resumes."
-        ) from error
+        raise UserError(f"{path}: cannot be written: {error.strerror}. Free space, run again: it resumes.") from error
 
 
 def line(row: Mapping[str, Any]) -> str:

@@ -1,7 +1,6 @@
-"""Collective operations of a run that TRL trains with several processes: each rank does a share, all have the results.
+"""Collective operations of a run that TRL trains with several processes; without a process group there is one rank.
 
-Every rank has the same batch, so results do not depend on how work is distributed. Without a process group there is one
-rank.
+Each rank does a share and all have the results. All have the same batch: how work is distributed changes no result.
 """
 
 from __future__ import annotations
@@ -29,18 +28,15 @@ def is_rank_0() -> bool:
 def on_rank_0(work: Callable[[], T]) -> T:
     """Call ``work`` on rank 0 only; returns its result on all ranks."""
     number, count = ranks()
-    if count == 1:
-        return work()
     result = [work() if number == 0 else None]
-    dist.broadcast_object_list(result, src=0)
+    if count > 1:
+        dist.broadcast_object_list(result, src=0)
     return result[0]  # type: ignore[return-value]
 
 
 def map_over_ranks(work: Callable[[list[T]], list[R]], items: list[T]) -> list[R]:
     """``work(items)`` with one result per item, in order: each rank processes a contiguous part of the items."""
     number, count = ranks()
-    if count == 1:
-        return work(items)
     share = items[len(items) * number // count : len(items) * (number + 1) // count]
     return gather(work(share) if share else [])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Iterable, Sequence
@@ -65,28 +66,28 @@ class Collector:
     def collect(self, model: Any, position: int, clock: Clock) -> tuple[list[Rollout], dict[str, float]]:
         """Sample from ``model`` and grade ``prompts_per_step`` groups, fewer only where dynamic sampling gives up.
 
-        Returns the rollouts, group by group, and counts. Prompts are those of the stream from ``position`` on,
-        ``groups_drawn`` of them; ``sampled_accuracy`` and ``sampled_tokens`` include groups that are dropped.
+        Returns the rollouts, group by group, and counts, which include groups that are dropped. Prompts are the
+        ``groups_drawn`` of the stream from ``position`` on.
         """
         wanted, sampler = self.settings.prompts_per_step, self.sampler
         budget = wanted * (sampler.max_batches if sampler.dynamic else 1)
         kept: list[list[Rollout]] = []
-        drawn = responses = tokens = correct = 0
+        sampled: list[Rollout] = []
+        drawn = 0
         with clock("synchronise"):
             self.engine.load_weights(model)
         while len(kept) < wanted and drawn < budget:
             missing = wanted - len(kept)
             count = min(budget - drawn, math.ceil(missing * sampler.oversample) if sampler.dynamic else missing)
             groups = self._graded(range(position + drawn, position + drawn + count), clock)
-            for rollout in (rollout for group in groups for rollout in group):
-                responses, tokens, correct = responses + 1, tokens + len(rollout.ids), correct + rollout.correct
+            sampled += itertools.chain(*groups)
             drawn += count
             useful = [group for group in groups if not sampler.dynamic or len({r.reward for r in group}) > 1]
             kept += useful[:missing]
         self.engine.sleep()
-        return [rollout for group in kept for rollout in group], {
-            "sampled_accuracy": correct / responses,
-            "sampled_tokens": tokens,
+        return [*itertools.chain(*kept)], {
+            "sampled_accuracy": sum(rollout.correct for rollout in sampled) / len(sampled),
+            "sampled_tokens": sum(len(rollout.ids) for rollout in sampled),
             "groups_drawn": drawn,
             "groups_dropped": drawn - len(kept),  # those with equal rewards, and surplus ones
         }
@@ -102,8 +103,7 @@ class Collector:
             rollouts = map_over_ranks(self.engine.generate, requests)
         with clock("reward"):
             problem_of_rollout = [problem for problem in problems for _ in range(group)]
-            outcomes = grade_rollouts(problem_of_rollout, rollouts, self.grader, self.renderer.tokenizer)
-            for rollout, outcome in zip(rollouts, outcomes, strict=True):
+            for rollout, outcome in zip(rollouts, self._outcomes(problem_of_rollout, rollouts), strict=True):
                 rollout.correct = outcome == "correct"
                 punishment = overlong(len(rollout.ids), self.settings.max_tokens, self.sampler.overlong_buffer)
                 rollout.reward = rollout.correct - punishment
@@ -118,26 +118,24 @@ class Collector:
         self.engine.load_weights(model)
         rollouts = map_over_ranks(self.engine.generate, requests)
         self.engine.sleep()
-        return rollouts, grade_rollouts(problems, rollouts, self.grader, self.renderer.tokenizer)
+        return rollouts, self._outcomes(problems, rollouts)
+
+    def _outcomes(self, problems: Sequence[Problem], rollouts: Sequence[Rollout]) -> list[Outcome]:
+        """One outcome per (problem, rollout); every rank grades a share of them."""
+
+        def grade(pairs: list[tuple[Problem, Rollout]]) -> list[Outcome]:
+            ids = [rollout.ids for _, rollout in pairs]
+            texts = self.renderer.tokenizer.batch_decode(ids, skip_special_tokens=True)
+            items = [Item(p.answer, text, p.options, p.id) for (p, _), text in zip(pairs, texts, strict=True)]
+            return self.grader.grade(items)
+
+        return map_over_ranks(grade, list(zip(problems, rollouts, strict=True)))
 
     def _prompts(self, problems: Iterable[Problem]) -> list[list[int]]:
         return [self.renderer.ids(problem.problem, bool(problem.options.tests)) for problem in problems]
 
     def _request(self, prompt: list[int], seed: int, log_probs: bool) -> Request:
         return Request(prompt, seed, self.settings.max_tokens, self.settings.temperature, log_probs=log_probs)
-
-
-def grade_rollouts(
-    problems: Sequence[Problem], rollouts: Sequence[Rollout], grader: Grader, tokenizer: Any
-) -> list[Outcome]:
-    """One outcome per (problem, rollout); every rank grades a share of them."""
-
-    def outcomes(pairs: list[tuple[Problem, Rollout]]) -> list[Outcome]:
-        share, answers = zip(*pairs, strict=True)
-        texts = tokenizer.batch_decode([r.ids for r in answers], skip_special_tokens=True)
-        return grader.grade([Item(p.answer, text, p.options, p.id) for p, text in zip(share, texts, strict=True)])
-
-    return map_over_ranks(outcomes, list(zip(problems, rollouts, strict=True)))
 
 
 def overlong(length: int, max_tokens: int, buffer_share: float) -> float:

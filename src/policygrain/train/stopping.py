@@ -1,7 +1,4 @@
-"""Cooperative stopping: the loop checks for signals and for the time limit of a batch job between two steps.
-
-The run then saves a checkpoint, so that the steps since the last periodic checkpoint are not lost.
-"""
+"""Cooperative stopping: the loop checks for signals and for the time limit of a batch job between two steps."""
 
 from __future__ import annotations
 
@@ -16,19 +13,15 @@ SPARE_SECONDS = 30.0  # time for writing the checkpoint and for Snakemake to see
 
 
 class Stop:
-    """Context in which SIGNALS are recorded and do not end the process; `after_step` says whether to stop.
-
-    ``deadline`` is a time of `time.monotonic`, or None.
-    """
+    """Context in which SIGNALS are recorded and do not end the process; `after_step` says whether to stop."""
 
     def __init__(self, deadline: float | None = None) -> None:
-        self.deadline = deadline
+        self.deadline = deadline  # of `time.monotonic`
         self._signal: int | None = None
         self._longest = 0.0
-        self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Stop:
-        self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
+        self._before: dict[int, Any] = {number: signal.signal(number, self._note) for number in SIGNALS}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -39,10 +32,9 @@ class Stop:
         self._signal = number
 
     def after_step(self, seconds: float) -> str | None:
-        """The reason to stop after a step that took ``seconds``; None to continue.
+        """The reason to stop after a step that took ``seconds``; None if two more, and saving, fit into the time left.
 
-        The remaining time must be enough for two steps and SPARE_SECONDS for saving. Every call completes
-        at least one step, so that a run with a short time limit still finishes after several calls.
+        Every call completes at least one step, so that a run with a short limit still finishes after several calls.
         """
         self._longest = max(self._longest, seconds)
         if self._signal is not None:

@@ -25,6 +25,12 @@ def small_study(**changes: Any) -> Study:
     return parse_study(SMALL | merged, Path("small.yaml"))
 
 
+def study_of(base: str, own: dict[str, Any] | None = None, **training: Any) -> Study:
+    """The small study with one arm: the method ``base`` with changes of its ``own``."""
+    methods = {"own": {"base": base, **(own or {})}}
+    return small_study(training=training, methods=methods, experiments={"headline": {"methods": ["own"]}})
+
+
 def set_key(data: Any, key: str, value: Any) -> None:
     """Set a key such as `evaluation.benchmarks.0.name` in the data of a study."""
     *parents, last = key.split(".")

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from policygrain.clock import Clock
-from policygrain.errors import UserError
 from policygrain.model.engine import Rollout
 from policygrain.model.torch_engine import TorchEngine
 from policygrain.objective import Sampler
@@ -20,7 +19,7 @@ from policygrain.train.rollouts import overlong
 
 from ..support.engines import score_responses
 from ..support.scripted import Scripted
-from ..support.small import small_study, trained
+from ..support.small import study_of, trained
 
 MIXED, ALL, NONE = (True, False), (True, True), (False, False)
 
@@ -57,31 +56,38 @@ def test_groups_of_equal_rewards_are_replaced_and_surplus_ones_left_out(script, 
     assert all(r.reward == r.correct - (len(r.ids) == 10) for r in rollouts)
 
 
-@pytest.mark.parametrize(("name", "scored"), [("grpo", 8), ("mpo", 8), ("tepo", 32), ("mpo_heads", 32)])
-def test_the_old_policy_is_the_trainers_or_the_engines_as_the_study_says(name, scored, made, tmp_path, monkeypatch):
-    """Eight groups of four; the engine's log-probabilities are off by 0.005, and so are the ratios to its policy.
-
-    The trainer's are those of the update. TEPO's mask needs entropies of the old policy, MPO's heads their predictions:
-    these are the trainer's for all.
-    """
-    rows, counts = {}, {}
-    generate, score = TorchEngine.generate, Policy.score
+@pytest.fixture
+def engine_is_off(monkeypatch):
+    """The engine's log-probabilities are off by 0.005, and are recorded only where they are asked for."""
+    generate = TorchEngine.generate
 
     def off(self: TorchEngine, requests: Any) -> list[Rollout]:
         rollouts = generate(self, requests)
-        for rollout in rollouts:
-            rollout.log_probs = [x - 0.005 for x in rollout.log_probs]
+        for request, rollout in zip(requests, rollouts, strict=True):
+            rollout.log_probs = [x - 0.005 for x in rollout.log_probs] if request.log_probs else []
         return rollouts
 
     monkeypatch.setattr(TorchEngine, "generate", off)
+
+
+@pytest.fixture
+def sizes(monkeypatch):
+    """Numbers of responses that the policy scores, call by call."""
+    found: list[int] = []
+    score = Policy.score
+    monkeypatch.setattr(Policy, "score", lambda self, r, *_: found.append(len(r)) or score(self, r, *_))
+    return found
+
+
+@pytest.mark.usefixtures("engine_is_off")
+@pytest.mark.parametrize(("name", "scored"), [("grpo", 8), ("mpo", 8), ("tepo", 32), ("mpo_heads", 32)])
+def test_the_old_policy_is_the_trainers_or_the_engines_as_the_study_says(name, scored, made, tmp_path, sizes):
+    """Eight groups of four. TEPO's mask reads entropies of the old policy, MPO's heads predict: all by the trainer."""
+    rows, counts = {}, {}
+    own = {"sampler": {"dynamic": False}, "mtp_heads": {"warmup_batches": 0}}
     for source in ("trainer", "engine"):
-        sizes: list[int] = []
-        monkeypatch.setattr(
-            Policy, "score", lambda self, r, *_, sizes=sizes: sizes.append(len(r)) or score(self, r, *_)
-        )
-        training = {"old_log_probs": source, "prompts_per_step": 8, "steps": 1, "updates_per_batch": 1}
-        methods = {"own": {"base": name, "sampler": {"dynamic": False}, "mtp_heads": {"warmup_batches": 0}}}
-        study = small_study(training=training, methods=methods, experiments={"headline": {"methods": ["own"]}})
+        sizes.clear()
+        study = study_of(name, own, old_log_probs=source, prompts_per_step=8, steps=1, updates_per_batch=1)
         rows[source], counts[source] = trained(study, tmp_path / source, made)[0], sizes[0]
     assert counts == {"trainer": 8, "engine": scored}
     assert all(row["mismatch_mean"] == pytest.approx(0.005, abs=1e-4) for row in rows.values())
@@ -91,19 +97,9 @@ def test_the_old_policy_is_the_trainers_or_the_engines_as_the_study_says(name, s
 
 @pytest.mark.parametrize("updates", [1, 4])
 @pytest.mark.parametrize("name", ["grpo", "dapo", "tepo", "mpo", "mpo_heads", "sapo"])
-def test_a_first_minibatch_that_its_update_scores_trains_as_before(name, updates, made, tmp_path, monkeypatch):
-    """Equal up to rounding, which differs with what is packed together.
-
-    Some metrics are of other groups, and TEPO's mask, the sign of a change of entropy, is that of rounding before.
-    """
-    study = small_study(
-        training={"steps": 2, "prompts_per_step": 8, "updates_per_batch": updates},
-        methods={"own": {"base": name, "mtp_heads": {"warmup_batches": 0}}},
-        experiments={"headline": {"methods": ["own"]}},
-    )
-    sizes: list[int] = []
-    score_all = Policy.score
-    monkeypatch.setattr(Policy, "score", lambda self, r, *_: sizes.append(len(r)) or score_all(self, r, *_))
+def test_a_first_minibatch_that_its_update_scores_trains_as_before(name, updates, made, tmp_path, monkeypatch, sizes):
+    """Up to rounding; some metrics are of other groups, and TEPO's mask, a sign of rounding before, is another."""
+    study = study_of(name, {"mtp_heads": {"warmup_batches": 0}}, steps=2, prompts_per_step=8, updates_per_batch=updates)
     at_once = trained(study, tmp_path / "at once", made)
     monkeypatch.setattr(loop, "scored_by_update", lambda *_: False)
     before = trained(study, tmp_path / "before", made)
@@ -114,23 +110,11 @@ def test_a_first_minibatch_that_its_update_scores_trains_as_before(name, updates
     assert at_once == [pytest.approx(row, rel=1e-3, abs=1e-5) for row in before]
 
 
-def test_some_tokens_of_each_step_are_compared_with_an_engine_that_records_what_is_asked_for(
-    made, tmp_path, monkeypatch
-):
+@pytest.mark.usefixtures("engine_is_off")
+def test_some_tokens_of_each_step_are_compared_with_an_engine_that_records_what_is_asked_for(made, tmp_path):
     """The only group of four that it is asked for may be in the minibatch that its update scores."""
-    generate = TorchEngine.generate
-
-    def off(self: TorchEngine, requests: Any) -> list[Rollout]:
-        rollouts = generate(self, requests)
-        for request, rollout in zip(requests, rollouts, strict=True):
-            rollout.log_probs = [x - 0.005 for x in rollout.log_probs] if request.log_probs else []
-        return rollouts
-
-    monkeypatch.setattr(TorchEngine, "generate", off)
-    methods = {"own": {"base": "grpo", "sampler": {"dynamic": False}}}
     for updates in (1, 2, 4):
-        training = {"steps": 6, "prompts_per_step": 4, "updates_per_batch": updates}
-        study = small_study(training=training, methods=methods, experiments={"headline": {"methods": ["own"]}})
+        study = study_of("grpo", {"sampler": {"dynamic": False}}, steps=6, prompts_per_step=4, updates_per_batch=updates)
         for row in trained(study, tmp_path / str(updates), made)[:-1]:
             assert row["mismatch_mean"] == pytest.approx(0.005, abs=1e-4)
 
@@ -150,13 +134,9 @@ def by_another_policy(monkeypatch):
     monkeypatch.setattr(TorchEngine, "load_weights", moved)
 
 
-def off_policy(name: str = "grpo", **training: Any) -> Study:
+def off_policy(base: str = "grpo", own: Any = None, **changes: Any) -> Study:
     """Runs with one update per batch, which a mismatch does not stop."""
-    return small_study(
-        training={"updates_per_batch": 1, "group": 12, "max_mismatch": 10, **training},
-        methods={"corrected": {"base": "grpo", "sampler": {"correction_cap": 2.0}}},
-        experiments={"headline": {"methods": [name]}},
-    )
+    return study_of(base, own, **{"updates_per_batch": 1, "group": 12, "max_mismatch": 10} | changes)
 
 
 @pytest.mark.usefixtures("by_another_policy")
@@ -165,19 +145,16 @@ def test_the_ratio_is_to_the_trainers_policy_unless_the_method_asks_for_the_engi
     assert min(row["mismatch_mean"] for row in rows) > 0.01
     assert all(row["ratio_mean"] == pytest.approx(1, abs=1e-5) and row["kl_old"] < 1e-9 for row in rows)
     assert trained(off_policy("bypass"), tmp_path / "rollout", made)[0]["ratio_variance"] > 1e-4
-    assert 0 < trained(off_policy("corrected"), tmp_path / "weighted", made)[0]["correction_effective_share"] < 1
-    with pytest.raises(UserError, match=r"more than 0\.001 \(training\.max_mismatch\)"):
-        trained(off_policy(max_mismatch=0.001), tmp_path / "stopped", made)
+    corrected = off_policy("grpo", {"sampler": {"correction_cap": 2.0}})
+    assert 0 < trained(corrected, tmp_path / "weighted", made)[0]["correction_effective_share"] < 1
 
 
 @pytest.mark.usefixtures("by_another_policy")
 def test_the_engine_records_the_policy_that_sampled_and_weights_lead_back_to_the_trainers(made, tmp_path, monkeypatch):
     """The mean of π/μ over samples of μ is 1."""
     taken: list[list[Rollout]] = []
-    make_batch = loop.make_batch
-    monkeypatch.setattr(
-        loop, "make_batch", lambda rollouts, *given: taken.append(rollouts) or make_batch(rollouts, *given)
-    )
+    make = loop.make_batch
+    monkeypatch.setattr(loop, "make_batch", lambda rollouts, *given: taken.append(rollouts) or make(rollouts, *given))
     trained(off_policy(steps=1, group=400), tmp_path / "run", made)
     trainer, engine, mask = score_responses(made[1], taken[0], 1.0)
     assert (trainer - engine)[mask].abs().mean() > 0.01

@@ -113,9 +113,9 @@ def test_a_first_minibatch_that_its_update_scores_trains_as_before(name, updates
 @pytest.mark.usefixtures("engine_is_off")
 def test_some_tokens_of_each_step_are_compared_with_an_engine_that_records_what_is_asked_for(made, tmp_path):
     """The only group of four that it is asked for may be in the minibatch that its update scores."""
-    for updates in (1, 2, 4):
-        study = study_of("grpo", {"sampler": {"dynamic": False}}, steps=6, prompts_per_step=4, updates_per_batch=updates)
-        for row in trained(study, tmp_path / str(updates), made)[:-1]:
+    for count in (1, 2, 4):
+        study = study_of("grpo", {"sampler": {"dynamic": False}}, steps=6, prompts_per_step=4, updates_per_batch=count)
+        for row in trained(study, tmp_path / str(count), made)[:-1]:
             assert row["mismatch_mean"] == pytest.approx(0.005, abs=1e-4)
 
 

@@ -54,8 +54,7 @@ class TurnAdvantage(Advantage):
         """Â [prompts, group, turns]; 0 where there is no turn."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TurnReturn(TurnAdvantage):
+class TurnReturn(TurnAdvantage, name="turn_return"):
     """Rewards from the turn on, minus a mean over the responses of the group that have this turn.
 
     ``baseline: return``: the mean of their returns from this turn on, which depends on nothing that the turn decides.
@@ -64,7 +63,6 @@ class TurnReturn(TurnAdvantage):
     the mean reward of that turn (docs/methods/newer.md).
     """
 
-    name: Literal["turn_return"] = "turn_return"
     discount: float = setting(1.0, "γ of later turns", ge=0, le=1)
     baseline: Literal["return", "reward"] = setting(
         "return", "values that are compared at a turn: returns from the turn on, or rewards of the turn"
@@ -78,8 +76,7 @@ class TurnReturn(TurnAdvantage):
         return turns.to_go(_compared(turns.rewards, place, turns.mask, self.std), self.discount)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Gigpo(TurnAdvantage):
+class Gigpo(TurnAdvantage, name="gigpo"):
     """Advantage of the response and, among turns from the same state, of the turn: Â_i + ω Â_k. GiGPO (2505.10978).
 
     Â_i is the return minus the group's mean, Â_k the return from the turn on minus its mean over turns of the group
@@ -87,7 +84,6 @@ class Gigpo(TurnAdvantage):
     a row per turn take it over these rows, where long responses count for more.
     """
 
-    name: Literal["gigpo"] = "gigpo"
     weight: float = setting(1.0, "ω", ge=0)
     discount: float = setting(1.0, "γ of later turns", ge=0, le=1)
     std: bool = setting(False, "true: both parts are divided by the sample standard deviation")

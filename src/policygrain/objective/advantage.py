@@ -6,8 +6,7 @@ The modules of parts import no torch, so that methods are listed and checked wit
 from __future__ import annotations
 
 import abc
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from .part import Part
 
@@ -28,11 +27,8 @@ class Advantage(Part):
         """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Grpo(Advantage):
+class Grpo(Advantage, name="grpo"):
     """(R_i − mean_j R_j) / (std + 1e-6) over the group, sample (n−1) standard deviation. GRPO (2402.03300)."""
-
-    name: Literal["grpo"] = "grpo"
 
     def __call__(self, rewards: Tensor) -> Tensor:
         if rewards.shape[1] < 2:
@@ -40,21 +36,15 @@ class Grpo(Advantage):
         return _centred(rewards) / (rewards.std(1, keepdim=True) + EPSILON)
 
 
-@dataclass(frozen=True, kw_only=True)
-class DrGrpo(Advantage):
+class DrGrpo(Advantage, name="dr_grpo"):
     """R_i − mean_j R_j over the group. Dr. GRPO (2503.20783)."""
-
-    name: Literal["dr_grpo"] = "dr_grpo"
 
     def __call__(self, rewards: Tensor) -> Tensor:
         return _centred(rewards)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rloo(Advantage):
+class Rloo(Advantage, name="rloo"):
     """R_i − mean_{j≠i} R_j over the others of the group: leave-one-out. RLOO (2402.14740)."""
-
-    name: Literal["rloo"] = "rloo"
 
     def __call__(self, rewards: Tensor) -> Tensor:
         size = rewards.shape[1]

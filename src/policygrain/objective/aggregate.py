@@ -6,8 +6,7 @@ Counts are taken over the whole optimizer step, so that micro-batches and ranks 
 from __future__ import annotations
 
 import abc
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from .part import Part
 
@@ -25,44 +24,32 @@ class Aggregation(Part):
         """The weights w [batch, tokens]; 0 on padding."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TokenMean(Aggregation):
+class TokenMean(Aggregation, name="token_mean"):
     """Mean over all tokens of the step: w = 1/Σ|o_i|. DAPO (2503.14476 eq. 8), TEPO, MPO."""
-
-    name: Literal["token_mean"] = "token_mean"
 
     def __call__(self, batch: TokenBatch) -> Tensor:
         return _mask(batch) / batch.whole.n_tokens
 
 
-@dataclass(frozen=True, kw_only=True)
-class SeqMeanTokenMean(Aggregation):
+class SeqMeanTokenMean(Aggregation, name="seq_mean_token_mean"):
     """Mean over responses of the mean over their tokens: w = 1/(N |o_i|). GRPO (2402.03300 eq. 3), GSPO.
 
     N counts responses with a token in the loss.
     """
 
-    name: Literal["seq_mean_token_mean"] = "seq_mean_token_mean"
-
     def __call__(self, batch: TokenBatch) -> Tensor:
         return _mask(batch) / (batch.lengths.clamp(min=1).unsqueeze(1) * batch.whole.n_responses)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SeqMeanTokenSum(Aggregation):
+class SeqMeanTokenSum(Aggregation, name="seq_mean_token_sum"):
     """Mean over responses of the sum over their tokens: w = 1/N; longer responses weigh more. LUSPO (2602.05261)."""
-
-    name: Literal["seq_mean_token_sum"] = "seq_mean_token_sum"
 
     def __call__(self, batch: TokenBatch) -> Tensor:
         return _mask(batch) / batch.whole.n_responses
 
 
-@dataclass(frozen=True, kw_only=True)
-class SeqMeanTokenSumNorm(Aggregation):
+class SeqMeanTokenSumNorm(Aggregation, name="seq_mean_token_sum_norm"):
     """`seq_mean_token_sum` divided by the longest possible response: w = 1/(N L_max). Dr. GRPO (2503.20783)."""
-
-    name: Literal["seq_mean_token_sum_norm"] = "seq_mean_token_sum_norm"
 
     def __call__(self, batch: TokenBatch) -> Tensor:
         return _mask(batch) / (batch.whole.n_responses * batch.whole.max_length)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from .part import Part, needs, setting
@@ -37,7 +36,6 @@ class Clip(Part):
         """The surrogate of each token from its ratio r [batch, tokens]."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ClipRange(Clip):
     """Clip range: ratios from 1 − low to 1 + high are not clipped."""
 
@@ -45,15 +43,13 @@ class ClipRange(Clip):
     high: float = setting(0.2, "ε_high: width of the clip range above 1", ge=0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PpoClip(ClipRange):
+class PpoClip(ClipRange, name="ppo"):
     """u = min(r Â, clip(r, 1−ε_low, 1+ε_high) Â). PPO (1707.06347 eq. 7); ε_low ≠ ε_high is Clip-Higher (2503.14476).
 
     ``dual`` c bounds u from below by c Â where Â < 0 (dual-clip PPO, 1912.09729). Such tokens count as clipped at the
     upper bound, because their ratio is large.
     """
 
-    name: Literal["ppo"] = "ppo"
     dual: float | None = setting(
         None, "c of dual clipping, an upper bound of the ratio for negative advantages; null: off", gt=1
     )
@@ -69,25 +65,20 @@ class PpoClip(ClipRange):
         return Surrogate(value, is_low & batch.mask, is_high & batch.mask)
 
 
-@dataclass(frozen=True, kw_only=True)
-class NoClip(Clip):
+class NoClip(Clip, name="none"):
     """No clip: u = r Â."""
-
-    name: Literal["none"] = "none"
 
     def __call__(self, ratio: Tensor, batch: TokenBatch) -> Surrogate:
         nothing = batch.mask & False
         return Surrogate(ratio * batch.advantages, nothing, nothing)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClipCov(ClipRange):
+class ClipCov(ClipRange, name="clip_cov"):
     """PPO's clip, and a random share of the step's tokens is detached. Clip-Cov (2505.22617 eq. 11).
 
     Tokens are drawn among unclipped ones whose covariance of log-probability and advantage is in [cov_low, cov_high].
     """
 
-    name: Literal["clip_cov"] = "clip_cov"
     fraction: float = setting(2e-4, "share of the step's tokens that get no gradient, drawn at random", ge=0, le=1)
     cov_low: float = setting(1.0, "smallest covariance of a token that may be drawn")
     cov_high: float = setting(5.0, "largest covariance of a token that may be drawn")
@@ -117,8 +108,7 @@ def token_covariance(batch: TokenBatch) -> Tensor:
     return (centred[0] * centred[1]).detach() * batch.mask
 
 
-@dataclass(frozen=True, kw_only=True)
-class Likelihood(Clip):
+class Likelihood(Clip, name="likelihood"):
     """u = sg[w] Â log π_θ: the ratio is a constant weight w, bounded (CISPO) or masked outside its bounds (MiniRL).
 
     ``outside: bound``: w = clip(r, low, cap), so no token loses its gradient. CISPO (2506.13585 eq. 4-5); cap 5 is
@@ -129,7 +119,6 @@ class Likelihood(Clip):
     as clipped where their weight is bounded or 0.
     """
 
-    name: Literal["likelihood"] = "likelihood"
     low: float | None = setting(None, "smallest weight; null: none", ge=0)
     cap: float | None = setting(5.0, "largest weight, absolute and not 1 + ε; null: none", gt=0)
     outside: Literal["bound", "mask"] = setting(
@@ -148,8 +137,7 @@ class Likelihood(Clip):
         return Surrogate(weight * advantages * batch.log_probs, is_low, is_high, silenced=self.outside == "mask")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Gmpo(Clip):
+class Gmpo(Clip, name="gmpo"):
     """Log-ratios are bounded before their mean over the response: u = exp((1/|o|) Σ_k ℓ̃_k) Â. GMPO (2507.20673).
 
     ℓ̃ = min(ℓ, high) where Â > 0 and max(ℓ, −low) where Â < 0. Each token is bounded by itself; the `sequence` ratio
@@ -157,7 +145,6 @@ class Gmpo(Clip):
     The method's `ratio` is used only in metrics.
     """
 
-    name: Literal["gmpo"] = "gmpo"
     low: float = setting(0.4, "bound of ℓ below 0, where the advantage is negative", ge=0)
     high: float = setting(0.4, "bound of ℓ above 0, where the advantage is positive", ge=0)
 
@@ -170,14 +157,12 @@ class Gmpo(Clip):
         return Surrogate(value, is_low & batch.mask, is_high & batch.mask)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sapo(Clip):
+class Sapo(Clip, name="sapo"):
     """u = (4/τ) σ(τ (r − 1)) Â: a sigmoid of the ratio instead of a clip. SAPO (2511.20347).
 
     No token is clipped. The derivative ∂u/∂r is 4σ(1−σ) Â, which is Â at r = 1 and falls on both sides.
     """
 
-    name: Literal["sapo"] = "sapo"
     positive: float = setting(1.0, "τ where the advantage is positive", gt=0)
     negative: float = setting(1.05, "τ elsewhere", gt=0)
 
@@ -187,15 +172,13 @@ class Sapo(Clip):
         return Surrogate(4 / temperature * (temperature * (ratio - 1)).sigmoid() * batch.advantages, nothing, nothing)
 
 
-@dataclass(frozen=True, kw_only=True)
-class DppoTv(Clip):
+class DppoTv(Clip, name="dppo_tv"):
     """No gradient for tokens whose probability has moved too far, a bound on total variation. DPPO (2602.04879).
 
     u = M r Â; M = 0 where π_θ − π_old > high (Â > 0) or π_old − π_θ > low (Â < 0) (eq. 11-13). Probabilities are of
     the sampled token, so the clip range of the ratio has the width δ/π_old, large for unlikely tokens.
     """
 
-    name: Literal["dppo_tv"] = "dppo_tv"
     low: float = setting(0.15, "δ_low: largest fall of the probability", ge=0)
     high: float = setting(0.15, "δ_high: largest rise of the probability", ge=0)
 
@@ -204,15 +187,13 @@ class DppoTv(Clip):
         return _masked(ratio, batch, rise < -self.low, rise > self.high)
 
 
-@dataclass(frozen=True, kw_only=True)
-class DppoKl(Clip):
+class DppoKl(Clip, name="dppo_kl"):
     """No gradient for tokens whose probability has moved too far, a bound on the KL divergence. DPPO (2602.04879).
 
     u = M r Â; M = 0 where D > high (Â > 0, π_θ > π_old) or D > low (Â < 0, π_θ < π_old) (eq. 11, 12, 14).
     D = KL(π_old ‖ π_θ) of Bernoulli distributions, the sampled token against all others.
     """
 
-    name: Literal["dppo_kl"] = "dppo_kl"
     low: float = setting(0.05, "δ_low: largest divergence of a token that has become less likely", ge=0)
     high: float = setting(0.05, "δ_high: largest divergence of a token that has become more likely", ge=0)
 
@@ -234,15 +215,13 @@ def _masked(ratio: Tensor, batch: TokenBatch, fallen: Tensor, risen: Tensor) -> 
     return Surrogate((ratio * batch.advantages).masked_fill(is_low | is_high, 0.0), is_low, is_high)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Vespo(Clip):
+class Vespo(Clip, name="vespo"):
     """The response's damped importance weight W as a constant weight: u = sg[W^k exp(λ (1 − W))] Â log π_θ. VESPO.
 
     Source: 2602.10693 section 3.4. W = exp Σ_k ℓ_k over the response; log W is bounded to [log 1e-8, 20]. W
     includes the weights of a rollout correction. No token counts as clipped.
     """
 
-    name: Literal["vespo"] = "vespo"
     positive_power: float = setting(2.0, "k where the advantage is at least 0", ge=0)
     positive_decay: float = setting(3.0, "λ where the advantage is at least 0", ge=0)
     negative_power: float = setting(3.0, "k elsewhere", ge=0)
@@ -267,15 +246,13 @@ def _by_sign(positive: Tensor, one: float, other: float, like: Tensor) -> Tensor
     return like.new_tensor(one).where(positive, like.new_tensor(other))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fipo(ClipRange):
+class Fipo(ClipRange, name="fipo"):
     """PPO's dual clip; tokens weigh more if those that follow them have become likelier. FIPO (2603.19835).
 
     The advantage is f Â, f_t = sg[clip(exp F_t, least, largest)], F_t = Σ_{k≥t} γ^{k−t} ℓ_k, γ = 2^(−1/half_life);
     tokens with r > ``dual`` add nothing to F. Defaults are those of the authors' recipe for 32B parameters.
     """
 
-    name: Literal["fipo"] = "fipo"
     high: float = setting(0.28, "ε_high: width of the clip range above 1", ge=0)
     dual: float = setting(10.0, "c of dual clipping; tokens with a larger ratio are left out of sums", gt=1)
     half_life: float = setting(32.0, "tokens after which a later token counts for half", gt=0)
@@ -299,15 +276,13 @@ class Fipo(ClipRange):
         return ppo(ratio, batch.replace(advantages=weight * advantages))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Topr(Clip):
+class Topr(Clip, name="topr"):
     """u = sg[w] Â log π_θ; w = 1 where Â > 0, and min(r, cap) elsewhere. TOPR (2503.14286 eq. 8).
 
     Responses with Â > 0 keep weight 1, however unlikely they have become; the weight of others falls with their ratio.
     No token loses its gradient. The paper's ratio is that of the response (`product`).
     """
 
-    name: Literal["topr"] = "topr"
     cap: float = setting(1.0, "largest weight where the advantage is not positive", gt=0)
 
     def __call__(self, ratio: Tensor, batch: TokenBatch) -> Surrogate:
@@ -317,8 +292,7 @@ class Topr(Clip):
         return Surrogate(weight * advantages * batch.log_probs, batch.mask & False, is_high, silenced=False)
 
 
-@dataclass(frozen=True, kw_only=True)
-class M2po(Clip):
+class M2po(Clip, name="m2po"):
     """u = M r Â; M = 0 for the tokens that moved furthest, so that the mean of ℓ² is at most ``budget``. M2PO.
 
     Source: 2510.01161 algorithm 1. Only tokens with Â (r − 1) > 0 count, which PPO's clip could silence: of the whole
@@ -327,7 +301,6 @@ class M2po(Clip):
     the log-ratio of π_old to the engine, whatever the sign of the advantage.
     """
 
-    name: Literal["m2po"] = "m2po"
     budget: float = setting(0.04, "τ: largest mean of the squared log-ratio", gt=0)
 
     @needs("step_log_probs")

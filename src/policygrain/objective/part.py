@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar, Literal, TypeVar
 
+from typing_extensions import dataclass_transform  # typing has it from Python 3.11 on; torch needs this package
+
 from ..errors import UserError
 
 # Inputs of a formula besides the log-probabilities, advantages and mask of its micro-batch.
@@ -53,22 +55,26 @@ def _needed_by(function: Callable[..., Any]) -> frozenset[Need]:
     return declared
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True)
 @dataclass(frozen=True, kw_only=True)
 class Part(abc.ABC):
     """A part of a method: its name, its parameters, and their formula as ``__call__``.
 
-    Direct subclasses stand for the keys of a method. A subclass of these that gives ``name`` a value is a choice for
-    that key: its fields are the parameters in study files, the first paragraph of its docstring is its documentation.
+    All subclasses are frozen dataclasses. Direct ones stand for the keys of a method. A subclass of these with a
+    ``name`` is a choice for that key: its fields are the parameters in study files, the first paragraph of its
+    docstring is its documentation.
     """
 
-    name: str
+    name: str = ""
     choices: ClassVar[dict[str, type[Part]]]  # the parts that a method's key accepts: name → class
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, name: str = "") -> None:
         if Part in cls.__bases__:
             cls.choices = {}
-        elif "name" in vars(cls):
-            cls.choices[vars(cls)["name"]] = cls
+        if name:
+            cls.name, cls.__annotations__["name"] = name, Literal[name]
+            cls.choices[name] = cls
+        dataclass(frozen=True, kw_only=True)(cls)
 
     @abc.abstractmethod
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
@@ -100,7 +106,6 @@ class Part(abc.ABC):
         return {"name": self.name, **self.settings}
 
 
-@dataclass(frozen=True, kw_only=True)
 class Custom(Part):
     """A custom function, "package.module:function"; all other keys are its keyword parameters."""
 

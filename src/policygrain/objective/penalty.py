@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from .clip import LARGEST_LOG, token_covariance
@@ -25,15 +24,13 @@ class Penalty(Part):
         """p [batch, tokens]; values on padding have no influence."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Kl(Penalty):
+class Kl(Penalty, name="kl"):
     """λ · M ⊙ KL(π_θ ‖ π_reference), over all or some tokens, by the estimator k3: exp(d) − d − 1.
 
     d = log π_ref − log π_θ of the sampled token. With the mask of TEPO (2604.12736), M = 1 where the advantage is
     positive and the policy's entropy decreases; reference ``old`` and λ = 1 are our interpretation of that paper.
     """
 
-    name: Literal["kl"] = "kl"
     coefficient: float = setting(1.0, "λ", ge=0)
     reference: Literal["initial", "old"] = setting(
         "initial", "initial: the policy before training; old: the policy that sampled the batch"
@@ -83,11 +80,9 @@ def entropy_drop_mask(batch: TokenBatch, entropy_signal: EntropySignal = "auto")
     return (batch.advantages > 0) & drops & batch.mask
 
 
-@dataclass(frozen=True, kw_only=True)
-class EntropyBonus(Penalty):
+class EntropyBonus(Penalty, name="entropy_bonus"):
     """−α H_t(π_θ), with the entropy over the full vocabulary: a higher entropy lowers the loss."""
 
-    name: Literal["entropy_bonus"] = "entropy_bonus"
     coefficient: float = setting(0.001, "α")
 
     @needs("entropy_gradient")
@@ -97,14 +92,12 @@ class EntropyBonus(Penalty):
         return -self.coefficient * batch.entropy
 
 
-@dataclass(frozen=True, kw_only=True)
-class KlCov(Penalty):
+class KlCov(Penalty, name="kl_cov"):
     """KL-Cov (2505.22617 eq. 13): λ |ℓ_t| on the tokens of the step with the highest covariance.
 
     No token is chosen if all covariances are equal, as where all advantages are 0.
     """
 
-    name: Literal["kl_cov"] = "kl_cov"
     coefficient: float = setting(1.0, "λ", ge=0)
     fraction: float = setting(2e-3, "share of the step's tokens", ge=0, le=1)
 
@@ -120,14 +113,12 @@ class KlCov(Penalty):
         return self.coefficient * chosen * batch.log_ratio.abs()
 
 
-@dataclass(frozen=True, kw_only=True)
-class SquaredLogRatio(Penalty):
+class SquaredLogRatio(Penalty, name="squared_log_ratio"):
     """(β/2) ℓ_t²: a quadratic bound on how far each token's log-probability moves. DRO (2405.19107), as in Tinker.
 
     The paper squares the log-ratio of the whole response; Tinker that of each token, as here.
     """
 
-    name: Literal["squared_log_ratio"] = "squared_log_ratio"
     coefficient: float = setting(0.05, "β", ge=0)
 
     def __call__(self, batch: TokenBatch) -> Tensor:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import abc
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from .part import Need, Part, needs, setting
@@ -27,21 +26,16 @@ class Ratio(Part):
         """log r [batch, tokens]; values on padding have no influence."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TokenRatio(Ratio):
+class TokenRatio(Ratio, name="token"):
     """Each token by itself: log r_t = ℓ_t. PPO, GRPO (2402.03300), DAPO (2503.14476)."""
-
-    name: Literal["token"] = "token"
 
     def __call__(self, batch: TokenBatch) -> Tensor:
         return batch.log_ratio
 
 
-@dataclass(frozen=True, kw_only=True)
-class SequenceRatio(Ratio):
+class SequenceRatio(Ratio, name="sequence"):
     """Geometric mean over the response: log r_t = (1/|o|) Σ_k ℓ_k, for every t. GSPO (2507.18071 eq. 7), TEPO."""
 
-    name: Literal["sequence"] = "sequence"
     stop_gradient: bool = setting(False, "true: GSPO-token, the same value, but the gradient of each token's own ratio")
 
     def __call__(self, batch: TokenBatch) -> Tensor:
@@ -50,14 +44,12 @@ class SequenceRatio(Ratio):
         return _own_gradient(mean, log_ratio) if self.stop_gradient else mean.expand_as(log_ratio)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PrefixRatio(Ratio):
+class PrefixRatio(Ratio, name="prefix"):
     """Product up to each token, the exact importance weight of the prefix: log r_t = Σ_{k≤t} ℓ_k.
 
     TEPO is compared with it (2510.09369 fig. 5). With the gradient of each token's ``own`` ℓ it is CTPO (2605.07331).
     """
 
-    name: Literal["prefix"] = "prefix"
     gradient: Literal["all", "own"] = setting(
         "all",
         "all: the gradient flows through all tokens of the prefix; own: the product is a constant weight "
@@ -69,8 +61,7 @@ class PrefixRatio(Ratio):
         return total if self.gradient == "all" else _own_gradient(total, batch.log_ratio)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProductRatio(Ratio):
+class ProductRatio(Ratio, name="product"):
     """The exact importance weight of the response: log r_t = Σ_k ℓ_k, for every t, with the gradient of ℓ_t alone.
 
     The product is a constant weight of each token's ∇ log π_θ(o_t), so the gradients of a response's tokens add up to
@@ -80,7 +71,6 @@ class ProductRatio(Ratio):
     product keep their gradient, with weight C. A clip would remove their gradient.
     """
 
-    name: Literal["product"] = "product"
     cap: float | None = setting(None, "C: the weight is at most this, and keeps its gradient; null: off", ge=1)
 
     def __call__(self, batch: TokenBatch) -> Tensor:
@@ -93,8 +83,7 @@ def _own_gradient(log_r: Tensor, log_ratio: Tensor) -> Tensor:
     return log_r.detach() + (log_ratio - log_ratio.detach())
 
 
-@dataclass(frozen=True, kw_only=True)
-class Block(Ratio):
+class Block(Ratio, name="block"):
     """K consecutive tokens are one action: log r_t = Σ_n β_n ℓ_{t+n}. MPO (2602.14386).
 
     With the weights ``uniform`` and ``future``, β are renormalised where the response ends inside a window. ``joint``
@@ -113,7 +102,6 @@ class Block(Ratio):
     of each ℓ by its coverage and leaves the value as it is; ``as_published`` does not.
     """
 
-    name: Literal["block"] = "block"
     size: int = setting(5, "block size K, in tokens", ge=1, le=1_000_000)
     layout: Literal["sliding", "tiled", "turns"] = setting(
         "sliding",
@@ -194,15 +182,12 @@ class Block(Ratio):
         return self.size - 1 if self.future == "mtp_heads" else 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class GroupExpectation(Ratio):
+class GroupExpectation(Ratio, name="group_expectation"):
     """The response's mean probability over its expectation in the group: p_i / E_q[q], for every t. GEPO (2508.17850).
 
     p and q are geometric means over the response, p_i = exp((1/|o_i|) Σ_t log π_θ) and q_i the same with π_old, and
     E_q[q] = Σ_j q_j² / Σ_j q_j over the responses j of the prompt. On-policy the ratio is not 1.
     """
-
-    name: Literal["group_expectation"] = "group_expectation"
 
     @needs("groups")
     def __call__(self, batch: TokenBatch) -> Tensor:
@@ -219,11 +204,8 @@ class GroupExpectation(Ratio):
         return (log_p - expected.log()).unsqueeze(1).expand_as(batch.log_probs)
 
 
-@dataclass(frozen=True, kw_only=True)
-class NoRatio(Ratio):
+class NoRatio(Ratio, name="none"):
     """No ratio: 1 in value, ∇log π_θ in gradient. REINFORCE."""
-
-    name: Literal["none"] = "none"
 
     def __call__(self, batch: TokenBatch) -> Tensor:
         return batch.log_ratio - batch.log_ratio.detach()

@@ -12,7 +12,7 @@ import torch
 
 from policygrain.files import read_json_lines
 from policygrain.model.scoring import score_tokens
-from policygrain.objective.aggregate import Aggregation
+from policygrain.objective.terms import Aggregation
 from policygrain.paths import DataFolder
 from policygrain_lab.measured import gradients
 from policygrain_lab.measured.estimators import Estimation

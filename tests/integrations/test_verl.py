@@ -20,7 +20,7 @@ from verl.workers.utils.losses import ppo_loss
 
 from policygrain.integrations.options import UnsupportedOption
 from policygrain.integrations.verl import PREFIX, policy_loss, with_entropies
-from policygrain.objective.correction import rollout_weights
+from policygrain.objective.loss import rollout_weights
 
 from ..support.batches import SIXTEEN, loss_and_gradient, random_fields
 from ..support.trainer_losses import verl_config, verl_step

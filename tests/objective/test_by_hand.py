@@ -8,12 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policygrain import method
-from policygrain.objective.aggregate import SeqMeanTokenMean, SeqMeanTokenSumNorm, TokenMean
 from policygrain.objective.batch import TokenBatch
 from policygrain.objective.clip import ClipCov, NoClip, PpoClip, Sapo, token_covariance
 from policygrain.objective.method import CHOICES
-from policygrain.objective.penalty import EntropyBonus, Kl, KlCov, entropy_drop_mask
 from policygrain.objective.ratio import Block, Ratio
+from policygrain.objective.terms import (
+    EntropyBonus,
+    Kl,
+    KlCov,
+    SeqMeanTokenMean,
+    SeqMeanTokenSumNorm,
+    TokenMean,
+    entropy_drop_mask,
+)
 
 from ..support.batches import by_hand, close, few, fields, tensor
 from . import BY_HAND, NAMES

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from policygrain import method
 from policygrain.objective import Sampler
-from policygrain.objective.correction import effective_sample_share, rollout_weights
+from policygrain.objective.loss import effective_sample_share, rollout_weights
 
 from ..support.batches import assert_same, close, evaluate, few, fields
 from . import BY_HAND

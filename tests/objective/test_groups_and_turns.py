@@ -82,7 +82,7 @@ with_tools = st.builds(with_tool_output, fields(min_live=1), st.integers(0, 1000
 def test_normalised_each_token_has_the_gradient_of_the_turn_once(data):
     """The product over the turn is a weight of each token's ∇ log π; geometric means change nothing."""
     batch = TokenBatch(**data)
-    weight = batch.sum_over_turns(batch.log_ratio).exp()
+    weight = batch.sum_over_blocks(batch.log_ratio, None).exp()
     expected = -weight * batch.advantages * batch.mask / batch.whole.n_tokens
     joint = method("dapo", ratio={**TURNS, "weights": "joint", "edges": "normalised"}, clip=None)
     torch.testing.assert_close(evaluate(joint, data).gradient, expected)

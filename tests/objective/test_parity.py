@@ -15,7 +15,7 @@ from torch import Tensor
 from policygrain import TokenBatch, method
 from policygrain.integrations.conformance import assert_objective
 from policygrain.integrations.generated import LENGTHS
-from policygrain.objective.correction import rollout_weights
+from policygrain.objective.loss import rollout_weights
 
 from ..support.batches import evaluate, random_fields
 from ..support.trainer_losses import areal_actor, trinity_objective, trl_loss

@@ -10,7 +10,7 @@ from policygrain.clock import Clock
 from policygrain.model.engine import Rollout
 from policygrain.model.torch_engine import TorchEngine
 from policygrain.objective import Sampler
-from policygrain.objective.correction import rollout_weights
+from policygrain.objective.loss import rollout_weights
 from policygrain.study import Study
 from policygrain.study.schema import Training
 from policygrain.train import loop

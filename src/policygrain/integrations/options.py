@@ -13,7 +13,7 @@ import yaml
 from ..errors import UserError
 from ..merging import Loader
 from ..objective import Method, Need, method
-from ..objective.penalty import Kl
+from ..objective.terms import Kl
 
 EXPORTED = "POLICYGRAIN_EXPORTED"  # names the folder of an exported run, in the environment of the other trainer
 METHODS_FILE = "methods.yaml"  # in that folder: the method that the run trains with

@@ -21,7 +21,7 @@ from ..objective import Method
 from ..objective.batch import StepTotals, TokenBatch
 from ..objective.clip import Vespo
 from ..objective.loss import merge_metrics
-from ..objective.penalty import Kl
+from ..objective.terms import Kl
 from .options import chosen, reads_entropies, refuse, warn_sampler
 
 # Beginnings of the names of options of TRL's loss: with a value other than the default they would be ignored, or added

@@ -5,7 +5,6 @@ The modules of parts import no torch, so that methods are listed and checked wit
 
 from __future__ import annotations
 
-import abc
 from typing import TYPE_CHECKING
 
 from .part import Part
@@ -17,14 +16,10 @@ EPSILON = 1e-6
 
 
 class Advantage(Part):
-    """Advantages from the rewards of a group."""
+    """Â [prompts, group] from rewards; exactly 0 in a group of equal rewards, and in a group of one.
 
-    @abc.abstractmethod
-    def __call__(self, rewards: Tensor) -> Tensor:
-        """Â [prompts, group]; exactly 0 in a group of equal rewards, and in a group of one.
-
-        A reward of NaN makes all advantages NaN that are computed with it, so that the step is refused.
-        """
+    A reward of NaN makes all advantages NaN that are computed with it, so that the step is refused.
+    """
 
 
 class Grpo(Advantage, name="grpo"):

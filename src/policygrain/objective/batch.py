@@ -36,11 +36,6 @@ def turn_numbers(mask: Tensor) -> Tensor:
     return (starts.cumsum(1) - 1).clamp(min=0)
 
 
-def sum_by_number(x: Tensor, numbers: Tensor) -> Tensor:
-    """For each token, Σ of ``x`` over the tokens of its response that have the same number. All are [batch, tokens]."""
-    return torch.zeros_like(x).scatter_add(1, numbers, x).gather(1, numbers)
-
-
 @dataclass(frozen=True)
 class Responses:
     """One value per response of an optimizer step, for functions over groups. All tensors are [responses]."""
@@ -204,13 +199,10 @@ class TokenBatch:
         running = F.pad(x, (before, size - before)).cumsum(1, dtype=torch.float64)
         return running[:, size:] - running[:, :-size]
 
-    def sum_over_tiles(self, x: Tensor, size: int) -> Tensor:
-        """Σ of ``x`` over the tile of each token, ⌊t/size⌋ from the first response token on. [batch, tokens]."""
-        return sum_by_number(x, (self.mask.cumsum(1) - 1).clamp(min=0) // size)
-
-    def sum_over_turns(self, x: Tensor) -> Tensor:
-        """Σ of ``x``, which is 0 on padding, over the turn of each token. [batch, tokens]."""
-        return sum_by_number(x, turn_numbers(self.mask))
+    def sum_over_blocks(self, x: Tensor, size: int | None) -> Tensor:
+        """Σ of ``x``, which is 0 on padding, over the ``size`` tokens of each token's tile, or over its turn (None)."""
+        numbers = turn_numbers(self.mask) if size is None else (self.mask.cumsum(1) - 1).clamp(min=0) // size
+        return torch.zeros_like(x).scatter_add(1, numbers, x).gather(1, numbers)
 
     @staticmethod
     def discounted_sum(x: Tensor, discount: float) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import math
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -29,11 +28,7 @@ class Surrogate(NamedTuple):
 
 
 class Clip(Part):
-    """A bound on the effect of a ratio."""
-
-    @abc.abstractmethod
-    def __call__(self, ratio: Tensor, batch: TokenBatch) -> Surrogate:
-        """The surrogate of each token from its ratio r [batch, tokens]."""
+    """A bound on the effect of a ratio: the surrogate of each token from its ratio r [batch, tokens]."""
 
 
 class ClipRange(Clip):

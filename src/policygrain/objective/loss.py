@@ -1,4 +1,4 @@
-"""The policy loss: ratio × clip × aggregation + penalties. One function for all methods."""
+"""The policy loss, ratio × clip × aggregation + penalties, and its corrections for rollouts of another policy."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from torch import Tensor
 from ..errors import UserError
 from .batch import TokenBatch
 from .clip import LARGEST_LOG, Surrogate
-from .correction import loglinear, rollout_weights
-from .penalty import EntropySignal, Kl, entropy_drop_mask, k3
+from .terms import EntropySignal, Kl, entropy_drop_mask, k3
 
 if TYPE_CHECKING:
-    from .method import Method
+    from .method import Grain, Method, Sampler
 
 # Metrics that are 1.0 if a condition holds and missing otherwise.
 FLAGS = ("mask_signal_covariance", "micro_batch_statistics")
@@ -51,7 +50,10 @@ def policy_loss(method: Method, batch: TokenBatch) -> LossOutput:
     """
     flags = _flags(method, batch)
     batch = anchored(method, batch)
-    r = importance(method, batch)
+    # A larger exponent would overflow; clamped values are far outside any clip range.
+    log_r = method.ratio(batch).clamp(-LARGEST_LOG, LARGEST_LOG)
+    # Prefix products continue on padding, where they must not overflow or enter the metrics.
+    r = torch.where(batch.mask, log_r, 0.0).exp()
     surrogate = method.clip(r, batch)
     value = surrogate.value
     if batch.rollout_weights is not None and not surrogate.corrected:
@@ -87,14 +89,6 @@ def anchored(method: Method, batch: TokenBatch) -> TokenBatch:
     proximal = loglinear(batch.log_probs, engine, batch.staleness)
     weights = rollout_weights(proximal, engine, batch.mask, method.sampler)
     return batch.replace(old_log_probs=proximal, rollout_weights=weights, step=step)
-
-
-def importance(method: Method, batch: TokenBatch) -> Tensor:
-    """r_t, 1 on padding. [batch, tokens]."""
-    # A larger exponent would overflow; clamped values are far outside any clip range.
-    log_r = method.ratio(batch).clamp(-LARGEST_LOG, LARGEST_LOG)
-    # Prefix products continue on padding, where they must not overflow or enter the metrics.
-    return torch.where(batch.mask, log_r, 0.0).exp()
 
 
 def _flags(method: Method, batch: TokenBatch) -> dict[str, float]:
@@ -187,3 +181,55 @@ def check(method: Method) -> None:
             f"{where}: the loss depends on batch.entropy, which has no gradient in training unless a function declares "
             'it: `@needs("entropy_gradient")`.'
         )
+
+
+# ---- corrections for rollouts of another policy ----------------------------------------------------------------------
+
+
+def log_weights(log_probs: Tensor, rollout_log_probs: Tensor, mask: Tensor, grain: Grain) -> Tensor:
+    """log π_old/μ of tokens that the engine μ sampled, without gradient, 0 on padding. [batch, tokens].
+
+    ``grain``: of each `token`; the sum over the response (`sequence`), or the mean over it (`geometric`).
+    """
+    log_ratio = torch.where(mask != 0, (log_probs - rollout_log_probs).detach(), 0.0)
+    if grain != "token":
+        total = log_ratio.sum(1, keepdim=True).expand_as(log_ratio)
+        log_ratio = total if grain == "sequence" else total / (mask != 0).sum(1, keepdim=True).clamp(min=1)
+    return log_ratio.clamp(-LARGEST_LOG, LARGEST_LOG)
+
+
+def rollout_weights(log_probs: Tensor, rollout_log_probs: Tensor, mask: Tensor, sampler: Sampler) -> Tensor:
+    """Weights π_old/μ of tokens that the engine μ sampled, without gradient, 1 on padding. [batch, tokens].
+
+    ``correction_outside: truncate``: min(max(w, floor), cap), truncated importance sampling; ``mask``: w inside
+    [floor, cap], else 0. Without a cap all are 1. Tokens whose ratio at the ``rejection_grain`` is outside
+    [rejection_low, rejection_high] have weight 0. This leaves the denominators of the loss as they are.
+    """
+    floor, cap = sampler.correction_floor, sampler.correction_cap
+    weights = torch.ones_like(log_probs)
+    if cap is not None:
+        weights = log_weights(log_probs, rollout_log_probs, mask, sampler.correction_grain).exp()
+        if sampler.correction_outside == "truncate":
+            weights = weights.clamp(floor, cap)
+        else:
+            weights = torch.where((weights < floor) | (weights > cap), 0.0, weights)
+    if sampler.rejection_high is not None:
+        ratio = log_weights(log_probs, rollout_log_probs, mask, sampler.rejection_grain).exp()
+        weights = weights.masked_fill((ratio < sampler.rejection_low) | (ratio > sampler.rejection_high), 0.0)
+    return torch.where(mask != 0, weights, 1.0)
+
+
+def loglinear(log_probs: Tensor, rollout_log_probs: Tensor, staleness: Tensor) -> Tensor:
+    """log π_prox = log μ + α (log π_θ − log μ) without gradient, with α = (s − 1)/s, or 0 up to s = 1. [batch, tokens].
+
+    A-3PO (2512.06547): a substitute for the policy one version before π_θ; s is the ``staleness`` of μ in versions.
+    """
+    alpha = 1 - 1 / staleness.to(log_probs.dtype).clamp(min=1)
+    return rollout_log_probs.to(log_probs.dtype).lerp(log_probs.detach(), alpha)
+
+
+def effective_sample_share(weights: Tensor, mask: Tensor) -> float:
+    """(Σw)² / (n Σw²) over the tokens of ``mask``: Kish's effective sample size over their number; 0 if all are 0."""
+    values = weights[mask != 0].double()
+    square = float(values.square().sum())
+    return float(values.sum()) ** 2 / (len(values) * square) if square else 0.0

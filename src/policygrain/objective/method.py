@@ -20,11 +20,10 @@ import yaml
 from ..errors import UserError, did_you_mean, explained
 from ..merging import merge
 from .advantage import Advantage, Grpo
-from .aggregate import Aggregation, TokenMean
 from .clip import Clip, NoClip, Vespo
 from .part import Custom, Need, Part, setting
-from .penalty import Penalty
 from .ratio import GroupExpectation, Ratio, TokenRatio
+from .terms import Aggregation, Penalty, TokenMean
 
 if TYPE_CHECKING:
     from .batch import StepTotals, TokenBatch
@@ -154,9 +153,10 @@ class Method:
 
     def data(self) -> dict[str, Any]:
         """The method as in YAML, with all defaults, as records of runs contain it."""
+        parts = {key: part.data() for key, part in self.parts().items() if key in CHOICES}
+        data = asdict(self) | parts | {"penalties": [part.data() for part in self.penalties]}
         unused = {"name"} if self.n_mtp_heads else {"name", "mtp_heads"}
-        rest = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in unused}
-        return {key: _plain(value) for key, value in rest.items()}
+        return {key: value for key, value in data.items() if key not in unused}
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -193,15 +193,6 @@ class Method:
             from .loss import check
 
             check(self)
-
-
-def _plain(value: Any) -> Any:
-    """A value of a method as in YAML."""
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, Part):
-        return value.data()
-    return asdict(value) if isinstance(value, Sampler | MtpHeads) else value
 
 
 # ---- presets, and methods from data ----------------------------------------------------------------------------------

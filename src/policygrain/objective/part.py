@@ -43,16 +43,10 @@ def needs(*names: Need) -> Callable[[Function], Function]:
             raise ValueError(f"@needs({name!r}): a function can need {', '.join(DECLARABLE)}.")
 
     def declare(function: Function) -> Function:
-        function.__dict__["needs"] = _needed_by(function) | frozenset(names)
+        function.__dict__["needs"] = getattr(function, "needs", frozenset()) | frozenset(names)
         return function
 
     return declare
-
-
-def _needed_by(function: Callable[..., Any]) -> frozenset[Need]:
-    """The inputs that ``function`` has declared."""
-    declared: frozenset[Need] = getattr(function, "needs", frozenset())
-    return declared
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -99,7 +93,7 @@ class Part(abc.ABC):
     @property
     def needs(self) -> frozenset[Need]:
         """Inputs that the trainer must provide, as declared by the formula with ``@needs``."""
-        return _needed_by(self.__call__)
+        return getattr(self.__call__, "needs", frozenset())
 
     def data(self) -> dict[str, Any]:
         """The name and the parameters, as in YAML."""
@@ -119,11 +113,10 @@ class Custom(Part):
     def function(self) -> Callable[..., Any]:
         """The imported function. UserError if the import fails."""
         try:
-            function: Callable[..., Any] = pkgutil.resolve_name(self.name)
+            return pkgutil.resolve_name(self.name)
         except Exception as error:  # the user's module may raise anything
             hint = " Is its folder on PYTHONPATH?" if isinstance(error, ModuleNotFoundError) else ""
             raise UserError(f"{self.name!r} cannot be imported: {error}.{hint}") from error
-        return function
 
     def __call__(self, *arguments: Any) -> Any:
         """The function with its parameters."""
@@ -137,4 +130,4 @@ class Custom(Part):
     @property
     def needs(self) -> frozenset[Need]:
         """Inputs that the function declares with ``@needs``. Imports it; UserError if that fails."""
-        return _needed_by(self.function)
+        return getattr(self.function, "needs", frozenset())

@@ -6,7 +6,6 @@ otherwise, the gradient flows through every ℓ in it, not only through that of 
 
 from __future__ import annotations
 
-import abc
 import math
 from typing import TYPE_CHECKING, Literal
 
@@ -19,11 +18,7 @@ if TYPE_CHECKING:
 
 
 class Ratio(Part):
-    """Importance ratio."""
-
-    @abc.abstractmethod
-    def __call__(self, batch: TokenBatch) -> Tensor:
-        """log r [batch, tokens]; values on padding have no influence."""
+    """log r [batch, tokens] of an importance ratio r; values on padding have no influence."""
 
 
 class TokenRatio(Ratio, name="token"):
@@ -165,11 +160,9 @@ class Block(Ratio, name="block"):
 
     def _sum(self, x: Tensor, batch: TokenBatch, *, back: bool = False) -> Tensor:
         """Σ of ``x`` over the window of each token; ``back``: over the windows that contain the token."""
-        if self.layout == "turns":
-            return batch.sum_over_turns(x)
-        if self.layout == "tiled":
-            return batch.sum_over_tiles(x, self.size)
-        return batch.sum_over_windows(x, self.size, back=back)
+        if self.layout == "sliding":
+            return batch.sum_over_windows(x, self.size, back=back)
+        return batch.sum_over_blocks(x, None if self.layout == "turns" else self.size)
 
     @property
     def needs(self) -> frozenset[Need]:

@@ -18,8 +18,8 @@ from ..model.engine import Rollout
 from ..model.scoring import TokenScores
 from ..objective import Method
 from ..objective.batch import StepTotals, TokenBatch
-from ..objective.correction import effective_sample_share, log_weights, rollout_weights
-from ..objective.penalty import k3
+from ..objective.loss import effective_sample_share, log_weights, rollout_weights
+from ..objective.terms import k3
 from ..provenance import seed_of
 from ..study.schema import Training
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from policygrain.errors import UserError
 from policygrain.objective import method, method_names
 from policygrain.objective.clip import LARGEST_LOG, PpoClip
-from policygrain.objective.correction import effective_sample_share
+from policygrain.objective.loss import effective_sample_share
 from policygrain.objective.ratio import Block, PrefixRatio, Ratio, SequenceRatio, TokenRatio
 
 from .files import ALL_0, Rollouts

@@ -20,7 +20,7 @@ from policygrain.objective import Method, comparison_names, method, method_names
 from policygrain.objective.advantage import Grpo
 from policygrain.objective.batch import Responses, StepTotals, TokenBatch
 from policygrain.objective.clip import ClipCov
-from policygrain.objective.correction import rollout_weights
+from policygrain.objective.loss import rollout_weights
 from policygrain.objective.method import resolved_methods
 from policygrain.objective.part import Custom
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from policygrain.analysis.statistics import over_seeds
 from policygrain.objective.batch import TokenBatch
-from policygrain.objective.correction import effective_sample_share, log_weights, rollout_weights
+from policygrain.objective.loss import effective_sample_share, log_weights, rollout_weights
 from policygrain.objective.method import Sampler
 
 from .anatomy import UNRELATED, quarters, unrelated

@@ -6,10 +6,10 @@ import re
 import pytest
 
 from policygrain.analysis import measures
-from policygrain.analysis.contrasts import contrasts
+from policygrain.analysis.measures import contrasts
 from policygrain.analysis.statistics import student
 from policygrain.figures.catalogue import FIGURES
-from policygrain.figures.overview import comparisons
+from policygrain.figures.report import comparisons
 from policygrain.figures.shown import shown_by
 from policygrain.paths import START
 from policygrain.results import StudyResults

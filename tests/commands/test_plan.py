@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from policygrain.analysis import contrasts
+from policygrain.analysis import measures
 from policygrain.analysis.statistics import seeds_to_show, student
 from policygrain.cli import main
 from policygrain.commands.plan import config_of, constants, estimate, hours_of, parameters, power_text
@@ -95,7 +95,7 @@ def test_seeds_that_a_margin_needs(tmp_path, monkeypatch):
     one = SimpleNamespace(pair=pair, identical=False, auc=found, sampled=None, greedy=student([1.0]))
     same = SimpleNamespace(pair=pair, identical=True, auc=student([0.0, 0.0]), sampled=None, greedy=None)
     equal = SimpleNamespace(pair=pair, identical=False, auc=student([2.0, 2.0]), sampled=None, greedy=None)
-    monkeypatch.setattr(contrasts, "contrasts", lambda _: [one, same, equal])  # two equal differences have no spread
+    monkeypatch.setattr(measures, "contrasts", lambda _: [one, same, equal])  # two equal differences have no spread
     planned = {"methods": ["token", "sequence", "none"], "reference": "token", "margin": 3.0}
     study = small_study(seeds=[0, 1], experiments={"headline": planned})
     plan, results = estimate(study, "cpu"), StudyResults(tmp_path, study)
@@ -105,6 +105,6 @@ def test_seeds_that_a_margin_needs(tmp_path, monkeypatch):
     assert [cell.split()[0] for cell in row[3:]] == [str(n) for n in seeds]
     per_run = sum(plan["rules"][rule]["hours"] for rule in ("train", "evaluate")) / 6
     assert float(row[3].split(": ")[1].removesuffix(" h")) == pytest.approx(2 * (seeds[0] or 0) * per_run, rel=0.1)
-    monkeypatch.setattr(contrasts, "contrasts", lambda _: [same])
+    monkeypatch.setattr(measures, "contrasts", lambda _: [same])
     with pytest.raises(UserError, match=f"no comparison in {tmp_path} has two seeds"):
         power_text(plan, study, results)

@@ -16,8 +16,7 @@ from matplotlib.text import Text
 from policygrain.errors import NoResults, UserError
 from policygrain.figures import SUFFIXES
 from policygrain.figures.catalogue import FIGURES, draw
-from policygrain.figures.labels import labels
-from policygrain.figures.shown import check_figures, headline, shown_by
+from policygrain.figures.shown import check_figures, headline, labels, shown_by
 from policygrain.figures.style import COLUMN, PAGE, looks, save
 from policygrain.files import read_json
 from policygrain.merging import merge

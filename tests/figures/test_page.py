@@ -13,8 +13,16 @@ import pytest
 
 from policygrain.cli import main
 from policygrain.errors import UserError
-from policygrain.figures.overview import check_complete, screen, warnings
-from policygrain.figures.page import cost, protocol, provenance, samples, write_report
+from policygrain.figures.report import (
+    check_complete,
+    cost,
+    protocol,
+    provenance,
+    samples,
+    screen,
+    warnings,
+    write_report,
+)
 from policygrain.provenance import devices
 from policygrain.results import StudyResults
 from policygrain.study import parse_study

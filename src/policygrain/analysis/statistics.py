@@ -37,10 +37,6 @@ class Interval(NamedTuple):
     low: float
     high: float
 
-    def map(self, function: Callable[[float], float]) -> Interval:
-        """The interval in another unit; ``function`` increases."""
-        return Interval(*map(function, self))
-
 
 class Estimate(NamedTuple):
     """An accuracy between 0 and 1 with its 95% interval, over ``n`` of ``unit``."""
@@ -181,12 +177,10 @@ def median(values: Sequence[float] | Array) -> Interval:
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's step-down correction: p-values that may all be compared with one level."""
-    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
-    adjusted, largest = [0.0] * len(p_values), 0.0
-    for rank, i in enumerate(order):
-        largest = max(largest, min(1.0, p_values[i] * (len(p_values) - rank)))
-        adjusted[i] = largest
-    return adjusted
+    p = np.array(p_values, dtype=float)
+    order = p.argsort(kind="stable")
+    p[order] = np.maximum.accumulate((p[order] * np.arange(len(p), 0, -1)).clip(max=1.0))
+    return p.tolist()
 
 
 # ---- seeds ----------------------------------------------------------------------------------------------------------

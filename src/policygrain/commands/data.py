@@ -215,8 +215,8 @@ def claim(
     else:
         print(decided.text())
     if figure is not None:
-        from ..figures import run_claims
+        from ..figures.catalogue import draw_claim
 
-        run_claims.draw(decided, of_a, of_b, figure)
+        draw_claim(decided, of_a, of_b, figure)
     if fail_unless is not None and fail_unless not in decided.verdict:
         raise typer.Exit(1)

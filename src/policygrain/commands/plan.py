@@ -173,7 +173,7 @@ def plan_text(plan: Mapping[str, Any]) -> str:
 
 def power_text(plan: Mapping[str, Any], study: Study, results: StudyResults) -> str:
     """A Markdown table: seeds per arm that show a difference, by the spread in ``results``, and hours of both arms."""
-    from ..analysis.contrasts import contrasts
+    from ..analysis.measures import contrasts
     from ..analysis.statistics import POWER, pooled_spread, seeds_to_show
 
     found: dict[tuple[str, str], list[Difference]] = defaultdict(list)

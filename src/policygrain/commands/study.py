@@ -273,15 +273,14 @@ def report(
 
     It has the figures, tables of accuracy and comparisons, the evaluation protocol, and where every number comes from.
     """
-    from ..figures import overview
-    from ..figures.page import write_report
+    from ..figures import report as made
 
     read = recorded(config, results)
     if screen:
-        overview.check_complete(read)
-        print(overview.screen(read))
+        made.check_complete(read)
+        print(made.screen(read))
     else:
-        write_report(read, captions, read.folder.report)
+        made.write_report(read, captions, read.folder.report)
 
 
 @app.command(rich_help_panel=STAGES)

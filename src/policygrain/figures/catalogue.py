@@ -13,28 +13,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ..analysis import accuracy, measures
-from ..analysis.statistics import median, over_seeds
+from ..analysis.run_claims import Run, RunClaim
+from ..analysis.statistics import Interval, median, over_seeds
 from ..errors import NoResults, UserError, did_you_mean
 from ..evaluate.scores import pass_at_k as unbiased
 from ..evaluate.scores import powers_of_two
 from ..paths import START
 from ..results import StudyResults, mean_by_unit
-from . import TABLES, tables
-from .labels import labels, name_of
-from .shown import evaluated_headline, shown_by
-from .style import (
-    PAGE,
-    PLAIN,
-    Look,
-    from_zero,
-    interval_row,
-    legend,
-    looks,
-    named_rows,
-    panels,
-    points,
-    save,
-)
+from . import TABLES, style, tables
+from .shown import evaluated_headline, labels, name_of, shown_by
 
 Drawing = Callable[[StudyResults, Any], Figure]
 FIGURES: dict[str, Drawing] = {}
@@ -54,7 +41,7 @@ def draw(name: str, results: StudyResults, out: Path | None = None) -> None:
     if name in TABLES:
         tables.write(name, results, out or results.folder.table(name))
     elif name in FIGURES:
-        save(FIGURES[name](results, shown_by(name, results.study)), out or results.folder.figure(name))
+        style.save(FIGURES[name](results, shown_by(name, results.study)), out or results.folder.figure(name))
     else:
         raise UserError(f"there is no figure or table {name!r}.{did_you_mean(name, (*FIGURES, *TABLES))}")
 
@@ -65,11 +52,11 @@ def draw(name: str, results: StudyResults, out: Path | None = None) -> None:
 @figure
 def benchmarks(results: StudyResults, shown: Sequence[str]) -> Figure:
     """Accuracy of the initial model and the headline methods, by benchmark and on average (TEPO's figure 1)."""
-    arms, arm_looks = [START, *shown], looks(results.study)
+    arms, arm_looks = [START, *shown], style.looks(results.study)
     of = [[name] for name in results.benchmarks] + [results.averaged]  # the last one is the average
-    figure, (axes,) = panels(1, 1, 2.4, PAGE)
+    figure, (axes,) = style.panels(1, 1, 2.4, style.PAGE)
     for i, arm in enumerate(arms):
-        points(
+        style.points(
             axes,
             np.arange(len(of)) + 0.72 * ((i + 0.5) / len(arms) - 0.5),  # beside each other
             [measures.final_accuracy(results, arm, *names)[:3] for names in of],
@@ -86,23 +73,23 @@ def benchmarks(results: StudyResults, shown: Sequence[str]) -> Figure:
     axes.tick_params(axis="x", length=0)
     axes.set_ylabel("accuracy (%)")
     axes.set_ylim(bottom=0)
-    legend(figure)
+    style.legend(figure)
     return figure
 
 
 @figure
 def sweep(results: StudyResults, shown: Mapping[str, Mapping[str, float]]) -> Figure:
     """Accuracy of the final models by a parameter of the method."""
-    figure, grid = panels(len(shown), 2, 2.0, sharey=True)
+    figure, grid = style.panels(len(shown), 2, 2.0, sharey=True)
     for axes, (parameter, values) in zip(grid, shown.items(), strict=True):
         value_of = dict(sorted(values.items(), key=lambda item: item[1]))
         places = list(value_of.values())
         intervals = [measures.final_accuracy(results, arm)[:3] for arm in value_of]
-        points(axes, places, intervals, **PLAIN, markersize=4, elinewidth=0.8, capsize=2)
+        style.points(axes, places, intervals, **style.PLAIN, markersize=4, elinewidth=0.8, capsize=2)
         for arm, place in value_of.items():
             rows = results.evaluations[results.evaluations["arm"] == arm]
             by_seed = 100 * rows.groupby("seed")["accuracy"].mean()
-            marks = {"color": PLAIN["color"], "markersize": 5, "alpha": 0.6}
+            marks = {"color": style.PLAIN["color"], "markersize": 5, "alpha": 0.6}
             axes.plot(np.full(len(by_seed), place), by_seed, "_", **marks)
         axes.set_xticks(places, [f"{value:g}" for value in places])
         axes.margins(x=0.15)
@@ -115,8 +102,8 @@ def sweep(results: StudyResults, shown: Mapping[str, Mapping[str, float]]) -> Fi
 def pass_at_k(results: StudyResults, shown: Sequence[str]) -> Figure:
     """pass@k of the initial model and the headline methods, by the unbiased estimator."""
     responses = results.evaluations.drop_duplicates("benchmark").set_index("benchmark")["n"]
-    label, arm_looks = labels(results.study), looks(results.study)
-    figure, grid = panels(len(shown), 4, 2.0)
+    label, arm_looks = labels(results.study), style.looks(results.study)
+    figure, grid = style.panels(len(shown), 4, 2.0)
     for axes, name in zip(grid, shown, strict=True):
         n = int(responses[name])
         ks = powers_of_two(n)
@@ -135,7 +122,7 @@ def pass_at_k(results: StudyResults, shown: Sequence[str]) -> Figure:
         axes.set_title(name.replace("_", " "))
         axes.set_xlabel("k (samples)")
     grid[0].set_ylabel("pass@k (%)")
-    legend(figure)
+    style.legend(figure)
     return figure
 
 
@@ -177,8 +164,13 @@ def clip_ratio(results: StudyResults, shown: Sequence[str]) -> Figure:
     low = Panel("clip_fraction_low", "ratio below 1 − ε", scale=100, most=100)
     high = Panel("clip_fraction_high", "ratio above 1 + ε", scale=100, most=100)
     figure = _by_step(results, shown, (low, high), sharey=True)
-    from_zero(figure.axes[0])
-    figure.axes[0].set_ylabel("tokens clipped (%)")
+    axes, least = figure.axes[0], 0.01
+    axes.set_yscale("symlog", linthresh=least, linscale=0.5)  # linear from 0 to the least share
+    _, most = axes.set_ylim(0)
+    ticks = [0, *(power for power in (least * 10**i for i in range(8)) if power <= most)]
+    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
+    axes.set_ylabel("tokens clipped (%)")
     return figure
 
 
@@ -199,8 +191,8 @@ def _by_step(results: StudyResults, arms: Sequence[str], metrics: Sequence[Panel
     """A panel per metric, in it the mean of each arm over seeds with its 95% interval; NoResults without any run."""
     if not results.steps["arm"].isin(arms).any():
         raise NoResults(f"{results.folder.path}: none of {', '.join(arms)} was trained. Run `snakemake all`.")
-    figure, grid = panels(len(metrics), 4, 1.9, sharey=sharey)
-    arm_looks = looks(results.study)
+    figure, grid = style.panels(len(metrics), 4, 1.9, sharey=sharey)
+    arm_looks = style.looks(results.study)
     for axes, panel in zip(grid, metrics, strict=True):
         for arm in arms:
             _curve(axes, results, arm, panel, arm_looks[arm])
@@ -212,11 +204,11 @@ def _by_step(results: StudyResults, arms: Sequence[str], metrics: Sequence[Panel
             axes.set_yscale("log")
         else:
             axes.set_ylim(0, 1.05 * limits.max() or 1)
-    legend(figure)
+    style.legend(figure)
     return figure
 
 
-def _curve(axes: Axes, results: StudyResults, arm: str, panel: Panel, look: Look) -> None:
+def _curve(axes: Axes, results: StudyResults, arm: str, panel: Panel, look: style.Look) -> None:
     """The mean over seeds by step, with a band of 95% that is cut at the smallest and largest possible value."""
     steps = results.steps
     if panel.metric not in steps:  # no run of the study has made an optimizer step
@@ -251,8 +243,8 @@ COST_TICKS = {0.25: "≤ ¼", 0.5: "½", 1: "1", 2: "2", 4: "4", 8: "≥ 8"}
 @figure
 def convergence(results: StudyResults, shown: Sequence[str]) -> Figure:
     """The cost of each method to reach the final accuracy of GRPO, relative to GRPO."""
-    arm_looks, label, ends = looks(results.study), labels(results.study), (min(COST_TICKS), max(COST_TICKS))
-    figure, grid = panels(len(COSTS), len(COSTS), 0.8 + 0.3 * len(shown), sharey=True)
+    arm_looks, label, ends = style.looks(results.study), labels(results.study), (min(COST_TICKS), max(COST_TICKS))
+    figure, grid = style.panels(len(COSTS), len(COSTS), 0.8 + 0.3 * len(shown), sharey=True)
     for axes, (by, title) in zip(grid, COSTS.items(), strict=True):
         axes.axvline(1, color="#000000", linewidth=0.8)
         axes.axvline(0.5, color="#999999", linewidth=0.8, linestyle=(0, (3, 2)))
@@ -260,7 +252,7 @@ def convergence(results: StudyResults, shown: Sequence[str]) -> Figure:
             values = measures.by_unit(results, measures.reached(results, arm, "grpo", by))
             marks = {"color": arm_looks[arm]["color"], "markersize": 5, "alpha": 0.6}
             axes.plot(np.clip(2**values, *ends), np.full(len(values), place + 0.24), "|", **marks)
-            interval_row(axes, place, median(values).map(lambda log: 2.0**log), arm_looks[arm], ends)
+            style.interval_row(axes, place, Interval(*(2.0**end for end in median(values))), arm_looks[arm], ends)
         axes.set_xscale("log", base=2)
         axes.set_xlim(*ends)
         axes.set_xticks(list(COST_TICKS), list(COST_TICKS.values()))
@@ -268,5 +260,33 @@ def convergence(results: StudyResults, shown: Sequence[str]) -> Figure:
         axes.tick_params(axis="y", length=0)
         axes.set_title(title)
         axes.set_xlabel("ratio to GRPO")
-    named_rows(grid[0], [label(arm) for arm in shown], below=0.5)
+    style.named_rows(grid[0], [label(arm) for arm in shown], below=0.5)
     return figure
+
+
+# ---- claims on runs of any trainer -----------------------------------------------------------------------------------
+
+
+def draw_claim(decided: RunClaim, a: Sequence[Run], b: Sequence[Run], out: Path) -> None:
+    """Draw both sides' curves and the difference of their endpoints to ``out``, a file with one of SUFFIXES."""
+    figure = Figure(figsize=(style.PAGE, 2.2))
+    left, right = figure.subplots(1, 2, width_ratios=[3, 2])
+    for side, runs, colour, line in (("a", a, style.BLUE, "-"), ("b", b, style.ORANGE, "--")):
+        for run in runs:
+            drawn = {"color": colour, "linestyle": line, "linewidth": 0.8, "alpha": 0.8}
+            left.plot(run.steps, run.values, label=f"{side} ({len(runs)} runs)" if run is runs[0] else None, **drawn)
+    left.set_xlabel("step")
+    left.set_ylabel(decided.metric)
+    left.legend()
+    d, margin = decided.difference, decided.margin or 0.0
+    right.axvspan(-margin, margin, color="#999999", alpha=0.16, linewidth=0, zorder=0)
+    right.axvline(0, color="#000000", linewidth=0.7)
+    shown = [v for v in (d.low, d.high, *d.values, d.mean, 0.0) if np.isfinite(v)]
+    style.interval_row(right, 0, d.interval, style.look("#333333", "o"), (min(shown), max(shown)))
+    right.plot(d.values, np.full(len(d.values), 0.25), "|", color="#333333")  # runs
+    right.set_ylim(-0.6, 0.6)
+    right.set_yticks([])
+    right.locator_params(axis="x", nbins=5)
+    right.set_xlabel("a − b")
+    right.set_title(decided.verdict)
+    figure.savefig(out)

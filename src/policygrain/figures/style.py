@@ -149,15 +149,6 @@ def panels(
     return figure, grid[:count]
 
 
-def from_zero(axes: Axes, least: float = 0.01) -> None:
-    """A logarithmic y-axis that begins with 0: it is linear from there to ``least``."""
-    axes.set_yscale("symlog", linthresh=least, linscale=0.5)
-    _, most = axes.set_ylim(0)
-    ticks = [0, *(power for power in (least * 10**i for i in range(8)) if power <= most)]
-    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.minorticks_off()
-
-
 def legend(figure: Figure) -> None:
     """One legend for all panels, above them, in as many columns as fit."""
     legends = [axes.get_legend_handles_labels() for axes in figure.axes]

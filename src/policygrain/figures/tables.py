@@ -10,14 +10,13 @@ from typing import NamedTuple
 import pandas as pd
 
 from ..analysis import Difference, Estimate, measures
-from ..analysis.contrasts import contrasts as all_contrasts
 from ..data.sets import sampling_of
 from ..errors import UserError
 from ..files import atomic_text
 from ..paths import START
 from ..results import StudyResults
 from ..text import latex_table, markdown_table
-from .labels import name_of, pair_text, setting_text
+from .shown import name_of, pair_text, setting_text
 
 Cells = Mapping[tuple[str, str], Estimate]  # arm and column → accuracy in percent
 
@@ -187,7 +186,7 @@ CONTRASTS = ["comparison", "setting", "AUC", "final, sampled", "final, greedy", 
 
 def contrasts(results: StudyResults) -> tuple[pd.DataFrame, list[Part]]:
     """A row per comparison: differences in both endpoints and in response length, p of the first, n, outcome."""
-    study, found = results.study, all_contrasts(results)
+    study, found = results.study, measures.contrasts(results)
     rows, cells = [], []
     for c in found:
         setting = ", ".join(setting_text(key, value) for key, value in c.pair.arm.settings)

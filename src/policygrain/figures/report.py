@@ -1,9 +1,10 @@
-"""The report of a study: one self-contained HTML file, from a Jinja template that escapes all that a study says."""
+"""The report of a study: an HTML page, whose template escapes all that a study says, and a screen of a terminal."""
 
 from __future__ import annotations
 
 import base64
 import re
+import textwrap
 from collections import defaultdict
 from collections.abc import Iterable
 from importlib import resources
@@ -12,18 +13,21 @@ from pathlib import Path
 import pandas as pd
 from jinja2 import Environment, StrictUndefined
 
+from ..analysis import measures
 from ..errors import UserError
 from ..files import atomic_text
 from ..paths import START
 from ..provenance import devices
 from ..records import ModelEvaluation
 from ..results import StudyResults, evaluated_samples
-from ..text import shortened, unbroken
-from . import overview, tables
+from ..study.dependencies import start_seeds
+from ..text import columns, shortened, unbroken
+from . import tables
 from .catalogue import FIGURES
 from .tables import Part
 
 EACH, LONGEST = 3, 400  # responses to each benchmark that are shown, and their characters
+LINES, WIDTH = 15, 80  # of the terminal's last screen
 SHOWN = ["benchmark", "problem", "response", "gold", "answer", "outcome"]
 
 
@@ -40,10 +44,10 @@ def write_report(results: StudyResults, captions: Path, out: Path) -> None:
     page = template.render(
         title=study.title or study.name,
         name=study.name,
-        warnings=overview.warnings(results),
+        warnings=warnings(results),
         overview=[tables.overview(results)] if results.matrix.evaluated else [],
-        comparisons=overview.comparisons(results),
-        figures=[{"name": name, "title": _title(name), **_image(results, name)} for name in names],
+        comparisons=comparisons(results),
+        figures=[_figure(results, name) for name in names],
         captions={path.stem: " ".join(path.read_text(encoding="utf-8").split()) for path in captions.glob("*.rst")},
         accuracies=tables.results_table(results)[1],
         contrasts=tables.contrasts(results)[1],
@@ -55,12 +59,8 @@ def write_report(results: StudyResults, captions: Path, out: Path) -> None:
     atomic_text(out, page)
 
 
-def _title(name: str) -> str:
-    return (FIGURES[name].__doc__ or "").splitlines()[0].removesuffix(".")
-
-
-def _image(results: StudyResults, name: str) -> dict[str, str]:
-    """A figure as a data URL, and its width on the page: of a figure of 6.9 inches, 49.7 rem."""
+def _figure(results: StudyResults, name: str) -> dict[str, str]:
+    """A figure with its title, as a data URL, and its width on the page: of a figure of 6.9 inches, 49.7 rem."""
     path = results.folder.figure(name, ".svg")
     try:
         svg = path.read_text(encoding="utf-8")
@@ -68,7 +68,8 @@ def _image(results: StudyResults, name: str) -> dict[str, str]:
         raise UserError(f"{path}: cannot be read ({error.strerror}); run `snakemake figures` first.") from error
     points = float(re.findall(r'<svg [^>]*?width="([0-9.]+)pt"', svg)[0])
     image = "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
-    return {"image": image, "width": f"{points / 10:.1f}rem"}
+    title = (FIGURES[name].__doc__ or "").splitlines()[0].removesuffix(".")
+    return {"name": name, "title": title, "image": image, "width": f"{points / 10:.1f}rem"}
 
 
 def samples(results: StudyResults) -> list[Part]:
@@ -138,3 +139,79 @@ def protocol(results: StudyResults) -> dict[str, str]:
         name = record.benchmark.replace("_", " ")
         each.append(f"{name}: {record.problems} problems, {how}, at most {s['max_tokens']} tokens")
     return {"benchmarks": "; ".join(each), **{k: str(first[k]) for k in ("engine", "grader", "prompt", "seed")}}
+
+
+# ---- in the terminal -------------------------------------------------------------------------------------------------
+
+
+def check_complete(results: StudyResults) -> None:
+    """UserError if a run or an evaluation of the study is missing, or if the record of one is damaged."""
+    evaluated = results.matrix.evaluated
+    models = [f"{START}/seed{seed}" for seed in start_seeds(results.study) if evaluated]
+    models += [run.name for run in evaluated]
+    ended = {run.name for run in results.summaries}
+    missing = [run.name for run in results.matrix.runs if run.name not in ended]
+    missing += [f"the evaluation of {name}" for name in models if name not in results.model_evaluations]
+    if missing:
+        raise UserError(
+            f"{results.folder.path}: the study is not finished: {len(missing)} of its results are missing, such as "
+            f"{missing[0]}. Run `snakemake all`, which keeps all others."
+        )
+    _ = results.steps  # reading them names a file that is damaged
+
+
+def warnings(results: StudyResults) -> list[str]:
+    """Why nothing can be concluded: nothing was ever right, or nothing has learned."""
+    if not results.matrix.evaluated:
+        return []
+    arms, columns = tables.evaluated(results), tables.decodings(results)
+
+    def has_learned(arm: str) -> bool:
+        try:
+            changes = [measures.accuracy_difference(results, arm, START, column=column) for column in columns]
+        except UserError:  # no seed in common
+            return False
+        return any(d.low > 0 if d.n > 1 else d.mean > 0 for d in changes)
+
+    if not any(measures.final_accuracy(results, arm, column=column).mean for arm in arms for column in columns):
+        return [
+            "No response of any model was ever correct. Read some, at the end of the report: the initial model may be "
+            "too weak, or the prompt and `extraction` may not fit it."
+        ]
+    if any(map(has_learned, arms[1:])):
+        return []
+    return [
+        "Nothing has learned: no method is shown to be more accurate than the initial model. The steps, the learning "
+        "rate or the seeds may be too few."
+    ]
+
+
+def comparisons(results: StudyResults) -> list[str]:
+    """A sentence per comparison, in the order of the table `contrasts`."""
+    texts = []
+    for name, setting, auc, sampled, greedy, tokens, p, _, outcome in tables.contrasts(results)[1][0].rows:
+        rest = {"final accuracy": sampled, "greedy": greedy, "tokens": tokens}
+        numbers = "".join(f"; {what} {text}" for what, text in rest.items() if text)
+        texts.append(
+            f"{name}{f' ({setting})' if setting else ''}: {auc} points in training ({outcome}, p = {p}){numbers}."
+        )
+    return texts
+
+
+def screen(results: StudyResults) -> str:
+    """The overview for a terminal: at most 15 lines of 80 columns."""
+    head = [line for text in warnings(results) for line in textwrap.wrap(text, WIDTH)]
+    compared = [textwrap.wrap(text, WIDTH) for text in comparisons(results)]
+    tail = [f"Report: {results.folder.report}    All runs: make ui"]
+    if results.matrix.evaluated:
+        part = tables.overview(results)
+        room = (
+            LINES - len(head) - len(tail) - len(compared[0] if compared else []) - 3
+        )  # the header, two lines of notes
+        more = len(part.rows) - room
+        note = part.note + f" {more} more arms are in the report." * (more > 0)
+        cells = [[shortened(name, 44), *numbers] for name, *numbers in part.rows[:room]]
+        head += [*columns(cells, part.header, "lr"), *textwrap.wrap(note, WIDTH)]
+    for text in compared:
+        head += text if len(head) + len(text) + len(tail) <= LINES else []
+    return "\n".join([*head, *tail]).replace("\u00a0", " ")

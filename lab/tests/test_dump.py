@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from policygrain import method
-from policygrain.objective.advantage import Grpo
+from policygrain.objective.terms import Grpo
 from policygrain_lab.rollouts.anatomy import measure
 from policygrain_lab.rollouts.coefficients import Work
 from policygrain_lab.rollouts.dump import dump_trl

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policygrain.errors import UserError
-from policygrain.objective.advantage import Grpo
+from policygrain.objective.terms import Grpo
 from policygrain_lab.rollouts import files
 from policygrain_lab.rollouts.anatomy import checks
 from policygrain_lab.rollouts.dump import RolloutWriter

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policygrain.objective.advantage import DrGrpo, Grpo, Rloo
+from policygrain.objective.terms import DrGrpo, Grpo, Rloo
 
 from ..support.batches import few
 

@@ -9,8 +9,8 @@ import abc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from policygrain.objective.advantage import EPSILON, Advantage, DrGrpo, Grpo
 from policygrain.objective.part import setting
+from policygrain.objective.terms import EPSILON, Advantage, DrGrpo, Grpo
 
 if TYPE_CHECKING:
     from torch import Tensor

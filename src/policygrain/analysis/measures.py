@@ -39,7 +39,6 @@ def over_units(results: StudyResults, by_seed: pd.Series) -> Difference:
 
 
 def _evaluations(results: StudyResults, arm: str) -> pd.DataFrame:
-    """The evaluations of an arm. NoResults if there is none."""
     rows = results.evaluations[results.evaluations["arm"] == arm]
     if rows.empty:
         raise NoResults(f"no evaluation of {arm!r}: name it in an experiment that is evaluated, then `snakemake all`.")
@@ -59,10 +58,9 @@ def final_accuracy(
 def accuracy_difference(
     results: StudyResults, arm: str, than: str, *benchmarks: str, column: str = "per_problem"
 ) -> Difference:
-    """The difference in the final models' accuracy of two arms in points, paired by seed; arguments as before.
+    """The difference in the final models' accuracy of two arms in points, paired by seed. NoResults if none has both.
 
-    The initial model, as ``than``, has the same scores for every seed that begins from it. NoResults if no seed has
-    both.
+    The initial model, as ``than``, has the same scores for every seed that begins from it.
     """
     names = list(benchmarks or results.averaged)
     one, two = (
@@ -99,9 +97,8 @@ COSTS = {"steps": "total_updates", "tokens": "total_tokens", "seconds": "total_s
 def learning_curve(results: StudyResults, arm: str) -> dict[int, pd.DataFrame]:
     """Validation accuracy of an arm by seed: columns `at` and `accuracy` (0 to 1), from the initial model to the end.
 
-    `at` is the number of training steps made before a validation; `steps` (of the optimizer), `tokens` and `seconds`
-    are what they cost. Seeds with fewer than two validations are left out; runs that have not ended, too. NoResults
-    without a run, UserError without a curve.
+    `at` is the number of training steps before a validation, and the keys of `COSTS` are what they cost. Without runs
+    that have not ended or have one validation. NoResults without a run, UserError without a curve.
     """
     if (rows := results.steps_of_arms.get(arm)) is None:
         raise NoResults(f"no run of {arm!r} has ended: name it in an experiment, then `snakemake all`.")
@@ -120,9 +117,8 @@ def learning_curve(results: StudyResults, arm: str) -> dict[int, pd.DataFrame]:
 def reached(results: StudyResults, arm: str, than: str, by: str) -> pd.Series:
     """The cost of ``arm`` to reach the final accuracy of ``than``, relative to the cost of ``than``: log2, by seed.
 
-    ``by``: a key of `COSTS`. Accuracy is on validation problems; the final accuracy is the mean over the last quarter
-    of training, and at least its last two validations. Infinite for a seed whose ``arm`` never reaches it. A cost of 0,
-    before the first optimizer step, counts as 1. NoResults if no seed has both arms.
+    ``by``: a key of `COSTS`. The final accuracy is the mean over the validations of the last quarter of training, at
+    least two. Infinite where ``arm`` never reaches it. A cost of 0 counts as 1. NoResults if no seed has both arms.
     """
     curves, others = (learning_curve(results, name) for name in (arm, than))
     ratios = {}
@@ -216,8 +212,8 @@ def contrasts(results: StudyResults) -> list[Contrast]:
     found = []
     for pair, area in aucs.items():
         arms = results, pair.arm.name, pair.reference.name
-        sampled, greedy = (_there(accuracy_difference, *arms, column=c) for c in ("per_problem", "greedy"))
-        length = _there(length_difference, *arms)
+        sampled, greedy = (there(accuracy_difference, *arms, column=c) for c in ("per_problem", "greedy"))
+        length = there(length_difference, *arms)
         found.append(Contrast(pair, area, sampled, greedy, length, p.get(pair, 1.0), small.get(pair, 1.0)))
     return sorted(found, key=lambda c: (c.pair.whole, c.p))
 
@@ -227,8 +223,8 @@ def _beyond(pair: Pair, auc: Difference) -> float:
     return 1.0 if pair.margin is None else max(auc.above(-pair.margin), auc.below(pair.margin))
 
 
-def _there(measure: Callable[..., Difference], *arms: Any, **options: str) -> Difference | None:
-    """A difference of the final models; None without records of them."""
+def there(measure: Callable[..., Difference], *arms: Any, **options: str) -> Difference | None:
+    """A difference of the final models; None without records of both."""
     try:
         return measure(*arms, **options)
     except UserError:

@@ -44,9 +44,8 @@ class Endpoint(NamedTuple):
         steps, values = steps[-count:], values[-count:]
         if len(wrong := steps[~np.isfinite(values)]):
             raise UserError(
-                f"{run.name}: no number at step {step_text(wrong[0])} (NaN, null, empty or absent), so the run has no "
-                "endpoint. Leaving such runs out favours the side that has them: compare all runs earlier (--until "
-                f"{step_text(wrong[0] - 1)}), or another metric."
+                f"{run.name}: no number at step {step_text(wrong[0])} (NaN, null, empty or absent). To leave such runs "
+                f"out favours their side: compare all earlier (--until {step_text(wrong[0] - 1)}), or another metric."
             )
         mean = np.trapezoid(values, steps) / (steps[-1] - steps[0]) if self.auc else values.mean()
         return float(mean), float(steps[0]), float(steps[-1])
@@ -96,10 +95,7 @@ class RunClaim:
 
     @property
     def more_seeds(self) -> int | None:
-        """How many more runs on each side four of five such claims need to be decided, if effect and spread stayed.
-
-        0 if it is decided; None: over 1,000 in all.
-        """
+        """How many more runs on each side decide four of five such claims: 0 if decided, None if over 1,000."""
         if self.verdict != OPEN:
             return 0
         d = self.difference
@@ -154,12 +150,13 @@ def decide_runs(
     endpoint: Endpoint = Endpoint(),  # noqa: B008
     pair: bool = True,
 ) -> RunClaim:
-    """The verdict on two sides of runs. ``pair``: by seed, if all runs have seeds and both sides the same ones.
-
-    UserError for a single run on a side, runs that end at different steps or have no endpoint, and seeds that only one
-    side has.
-    """
-    _check_sides(a, b)
+    """The verdict on two sides of runs; ``pair``: by seed, if all have one. UserError if they cannot be compared."""
+    for side, runs in (("a", a), ("b", b)):
+        if len(runs) < 2:
+            named = ", ".join(run.name for run in runs)
+            raise UserError(f"--{side}: one run ({named}). One run on a side decides nothing: train another seed.")
+    if twice := {run.name for run in a} & {run.name for run in b}:
+        raise UserError(f"on both sides: {', '.join(sorted(twice))}.")
     endpoints = {side: [endpoint.of(run) for run in runs] for side, runs in (("a", a), ("b", b))}
     all_endpoints = endpoints["a"] + endpoints["b"]
     for which, place in (("begin", 1), ("end", 2)) if endpoint.auc else (("end", 2),):
@@ -188,17 +185,6 @@ def decide_runs(
     )
 
 
-def _check_sides(a: Sequence[Run], b: Sequence[Run]) -> None:
-    for side, runs in (("a", a), ("b", b)):
-        if len(runs) < 2:
-            raise UserError(
-                f"--{side}: one run ({', '.join(run.name for run in runs)}). One run on a side decides nothing, "
-                "because nothing is known about the spread over seeds. Train at least one more seed of each side."
-            )
-    if twice := {run.name for run in a} & {run.name for run in b}:
-        raise UserError(f"on both sides: {', '.join(sorted(twice))}.")
-
-
 def _pairs(a: Sequence[Run], b: Sequence[Run], wanted: bool) -> tuple[list[int] | None, str]:
     """The index in ``b`` of the pair of each run of ``a``, or None if unpaired; and the pairing in words."""
     if not wanted:
@@ -212,8 +198,6 @@ def _pairs(a: Sequence[Run], b: Sequence[Run], wanted: bool) -> tuple[list[int] 
     if not set(one) & set(two):
         return None, "unpaired, since no seed is on both sides"
     if alone := sorted(set(one) ^ set(two), key=str):
-        raise UserError(
-            f"seeds {', '.join(map(str, alone))} are on one side only. Add the other runs, leave these out, or compare "
-            "all with --unpaired."
-        )
+        listed = ", ".join(map(str, alone))
+        raise UserError(f"seeds {listed} are on one side only. Add or leave out runs, or compare all with --unpaired.")
     return [two.index(seed) for seed in one], "paired by seed"

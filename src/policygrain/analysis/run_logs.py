@@ -9,7 +9,7 @@ import math
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -31,14 +31,12 @@ LOGS = (
     "trainer_state.json (TRL), JSON Lines (verl, prime-rl), CSV, JSON (Weights & Biases), a database (.db) of MLflow "
     "or Trackio, a folder of MLflow or TensorBoard"
 )
+EVENTS = "*tfevents*"  # files of TensorBoard
 Entry = tuple[str, Mapping[str, Any]]  # a row of a file, and its place for messages
 
 
 class Row(NamedTuple):
-    """A row of a log: its place for messages, the name of its run in the log, and its seed, step and value.
-
-    These three are as written, or None if the row has none. ``names``: the metrics that it has.
-    """
+    """A row of a log: its place for messages, its run, its seed, step and value as written or None, its metrics."""
 
     where: str
     run: str
@@ -52,11 +50,9 @@ class Row(NamedTuple):
 
 
 def read_runs(places: Iterable[str], metric: str, step: str | None = None) -> list[Run]:
-    """The runs at these paths, globs or addresses of MLflow.
+    """The runs at these paths, globs or addresses of MLflow; ``PLACE::NAME``: those whose names match the pattern NAME.
 
-    ``PLACE::NAME`` selects the runs whose names in a log of several match the pattern NAME. ``step``: the column of the
-    step, if it has an unusual name. UserError for a log that cannot be read, and for a run without the metric, whose
-    message names the run's metrics.
+    ``step``: the column of the step, if it has an unusual name. UserError for a log that cannot be read.
     """
     runs: list[Run] = []
     for place in places:
@@ -104,15 +100,15 @@ def _run(name: str, rows: Sequence[Row], metric: str, notes: Sequence[str]) -> R
         steps.append(at or 0.0)
         values.append(value)
     if len(seeds) > 1 or not all(map(float.is_integer, seeds)):
+        listed = some([f"{one:g}" for one in seeds])
         raise UserError(
-            f"{name}: its seeds are {some([f'{one:g}' for one in seeds])}, and a run has one whole number. A log of "
-            f"several runs needs a column that names the run of each row: {', '.join(RUNS)}."
+            f"{name}: its seeds are {listed}, and a run has one whole number. A log of several runs needs a column "
+            f"that names the run of each row: {', '.join(RUNS)}."
         )
     if not steps:
         known = [*dict.fromkeys(key for row in rows for key in row.names)]
-        raise UserError(
-            f"{name}: has no metric {metric!r}.{did_you_mean(metric, known)} The run has {some(known, 30)}."
-        )
+        hint = did_you_mean(metric, known)
+        raise UserError(f"{name}: has no metric {metric!r}.{hint} The run has {some(known, 30)}.")
     every = np.array(steps)
     last = every < np.minimum.accumulate(np.append(every, np.inf)[::-1])[::-1][1:]  # before all later ones
     replaced, restarts = int((~last).sum()), int((np.diff(every) < 0).sum())
@@ -151,7 +147,7 @@ def _number(value: Any, where: str) -> float | None:
 
 
 def steps_of_log(path: Path, format: str, step: str | None = None) -> dict[int, dict[str, float]]:
-    """All numbers of a log of one run by training step; ``format``: a key of `FORMATS`; ``step``: as in `read_runs`.
+    """All numbers of a log of one run by training step; ``format``: trl, csv, or JSON Lines of any trainer.
 
     Rows of one step are joined. Where the log goes back, such as after a restart, what it had from there on is left
     out. A folder is TRL's output folder. UserError for a log that cannot be read or has no steps.
@@ -159,7 +155,7 @@ def steps_of_log(path: Path, format: str, step: str | None = None) -> dict[int, 
     found: dict[int, dict[str, float]] = {}
     names: dict[str, None] = {}
     last = 0
-    for where, values in FORMATS[format](_inside(path) if path.is_dir() else path, []):
+    for where, values in FORMATS.get(format, _json_lines)(_inside(path) if path.is_dir() else path, []):
         names |= dict.fromkeys(values)
         step = step or _step_of(values)
         at = None if step is None else _number(values.get(step), f"{where}: {step}")
@@ -203,7 +199,7 @@ def _inside(folder: Path) -> Path:
     files = sorted(file for kind in ("jsonl", "csv") for file in folder.glob(f"*.{kind}"))
     if (own := folder / "metrics.jsonl") in files or len(files) == 1:  # of a run of this package, or the only one
         return own if own in files else files[0]
-    if _mlflow_store(folder) or _event_folders(folder):
+    if _mlflow_store(folder) or any(folder.rglob(EVENTS)):
         return folder
     names = ", ".join(file.name for file in files)
     found = f"has several logs ({names}); give the path of one" if files else "has no log"
@@ -212,7 +208,7 @@ def _inside(folder: Path) -> Path:
 
 def _file(path: Path, metric: str, step: str | None, notes: list[str]) -> Iterator[Row]:
     """The rows of a file of text with rows of one or several runs."""
-    for where, values in SUFFIXES.get(path.suffix, _json_lines)(path, notes):
+    for where, values in FORMATS.get(path.suffix, _json_lines)(path, notes):
         charts = [name for name in values if name.endswith(f" - {metric}")]  # Weights & Biases
         if charts or metric in values:
             step = step or _step_of(values)
@@ -222,10 +218,7 @@ def _file(path: Path, metric: str, step: str | None, notes: list[str]) -> Iterat
         for name in charts:
             run = name.removesuffix(f" - {metric}")
             if re.match(r"[\w./-]+: ", run) and values.get(f"{name}__MIN") != values.get(f"{name}__MAX"):
-                raise UserError(
-                    f"{path}: {name!r} is a mean over a group of runs, whose spread over seeds it hides. Export the "
-                    "chart without grouping, or the history of each run."
-                )
+                raise UserError(f"{path}: {name!r} is a mean over a group of runs. Export the chart without grouping.")
             yield Row(where, run, None, at, values[name], (metric,))
         if not charts:
             run = next((str(values[name]) for name in RUNS if name in values), "")
@@ -270,18 +263,10 @@ def _json(path: Path, notes: list[str]) -> Iterator[Entry]:
     yield from ((f"{path}, entry {number}", entry) for number, entry in enumerate(content, start=1))
 
 
-SUFFIXES = {".json": _json, ".csv": _csv}  # others: JSON Lines
-FORMATS: dict[str, Callable[[Path, list[str]], Iterator[Entry]]] = {
-    "trl": _json,
-    "verl": _json_lines,
-    "prime-rl": _json_lines,
-    "jsonl": _json_lines,
-    "csv": _csv,
-}
+FORMATS = {"trl": _json, ".json": _json, "csv": _csv, ".csv": _csv}  # others: JSON Lines
 
 
 def _database(path: Path, names: str, metric: str) -> Iterator[Row]:
-    """A database of Trackio or MLflow."""
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
             columns = [column for _, column, *_ in connection.execute("PRAGMA table_info(metrics)")]
@@ -304,10 +289,7 @@ def _mlflow_store(folder: Path) -> Path | None:
 
 
 def _mlflow(uri: str, names: str, metric: str, part: str = "") -> Iterator[Row]:
-    """The runs of a server, database or file store, `EXPERIMENT/NAME ID` each, or only those of ``part``, an id.
-
-    The values are fetched of those alone whose names match ``names``.
-    """
+    """The runs `EXPERIMENT/NAME ID` of a store, or of its ``part``, an id, with the values of those that match."""
     os.environ |= {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_ALLOW_FILE_STORE": "true"}
     from mlflow import MlflowClient
 
@@ -329,18 +311,13 @@ def _mlflow(uri: str, names: str, metric: str, part: str = "") -> Iterator[Row]:
         raise UserError(f"{redacted(uri)}: MLflow does not answer ({text}).") from None  # the cause may hold a password
 
 
-def _event_folders(folder: Path) -> list[Path]:
-    """The folders with event files of TensorBoard, without those inside another one."""
-    found = {file.parent for file in folder.rglob("*tfevents*")}
-    return sorted(one for one in found if not found & {*one.parents})
-
-
 def _tensorboard(folder: Path, metric: str) -> Iterator[Row]:
     try:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     except ImportError as error:
         raise UserError(f"{folder}: event files are read by TensorBoard's package: pip install tensorboard.") from error
-    for one in _event_folders(folder):
+    found = {file.parent for file in folder.rglob(EVENTS)}
+    for one in sorted(one for one in found if not found & {*one.parents}):  # hyperparameters are in a folder inside
         # All values, not a sample of them; and also those from before a restart, on which the run has a note.
         log = EventAccumulator(str(one), size_guidance={"scalars": 0}, purge_orphaned_data=False).Reload()
         run, names = "" if one == folder else str(one.relative_to(folder)), log.Tags()["scalars"]

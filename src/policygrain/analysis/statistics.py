@@ -1,9 +1,7 @@
 """Intervals: the accuracy of an arm, the difference of two arms, and the mean of any number per seed.
 
-The unit of replication is the training seed, or the initial model for measurements made once per initial model. An
-interval is for the mean over all possible units, with the benchmarks' problems fixed. With a single seed, the interval
-of an accuracy is over problems, and its unit says so.
-docs/statistics.md explains the formulas and reports their simulated coverage.
+An interval is for the mean over all possible seeds or initial models, with the benchmarks' problems fixed; that of the
+accuracy of a single seed is over problems. docs/statistics.md explains the formulas and has their simulated coverage.
 """
 
 from __future__ import annotations

@@ -68,11 +68,9 @@ def benchmarks(results: StudyResults, shown: Sequence[str]) -> Figure:
         axes.axvline(place - 0.5, color="#666666", linewidth=0.8 if place == len(of) - 1 else 0.25)
     texts = [*(name.replace("_", " ") for name in results.benchmarks), "average"]
     axes.set_xticks(range(len(of)), texts, rotation=20, ha="right", rotation_mode="anchor")
-    axes.set_xlim(-0.5, len(of) - 0.5)
     axes.grid(axis="x", visible=False)
     axes.tick_params(axis="x", length=0)
-    axes.set_ylabel("accuracy (%)")
-    axes.set_ylim(bottom=0)
+    axes.set(xlim=(-0.5, len(of) - 0.5), ylim=(0, None), ylabel="accuracy (%)")
     style.legend(figure)
     return figure
 
@@ -118,9 +116,7 @@ def pass_at_k(results: StudyResults, shown: Sequence[str]) -> Figure:
         axes.set_xscale("log", base=2)
         axes.set_xticks(ks, [str(k) for k in ks])
         axes.minorticks_off()
-        axes.set_ylim(0, 100)
-        axes.set_title(name.replace("_", " "))
-        axes.set_xlabel("k (samples)")
+        axes.set(ylim=(0, 100), title=name.replace("_", " "), xlabel="k (samples)")
     grid[0].set_ylabel("pass@k (%)")
     style.legend(figure)
     return figure
@@ -196,8 +192,7 @@ def _by_step(results: StudyResults, arms: Sequence[str], metrics: Sequence[Panel
     for axes, panel in zip(grid, metrics, strict=True):
         for arm in arms:
             _curve(axes, results, arm, panel, arm_looks[arm])
-        axes.set_title(panel.title)
-        axes.set_xlabel("training step")
+        axes.set(title=panel.title, xlabel="training step")
         beside = [one for one in axes.get_shared_y_axes().get_siblings(axes) if one.lines]
         limits = np.array([one.dataLim.intervaly for one in beside] or [[0, 1]])
         if panel.geometric and limits.max() > WIDE_RANGE * limits.min():
@@ -254,12 +249,10 @@ def convergence(results: StudyResults, shown: Sequence[str]) -> Figure:
             axes.plot(np.clip(2**values, *ends), np.full(len(values), place + 0.24), "|", **marks)
             style.interval_row(axes, place, Interval(*(2.0**end for end in median(values))), arm_looks[arm], ends)
         axes.set_xscale("log", base=2)
-        axes.set_xlim(*ends)
+        axes.set(xlim=ends, title=title, xlabel="ratio to GRPO")
         axes.set_xticks(list(COST_TICKS), list(COST_TICKS.values()))
         axes.minorticks_off()
         axes.tick_params(axis="y", length=0)
-        axes.set_title(title)
-        axes.set_xlabel("ratio to GRPO")
     style.named_rows(grid[0], [label(arm) for arm in shown], below=0.5)
     return figure
 
@@ -275,8 +268,7 @@ def draw_claim(decided: RunClaim, a: Sequence[Run], b: Sequence[Run], out: Path)
         for run in runs:
             drawn = {"color": colour, "linestyle": line, "linewidth": 0.8, "alpha": 0.8}
             left.plot(run.steps, run.values, label=f"{side} ({len(runs)} runs)" if run is runs[0] else None, **drawn)
-    left.set_xlabel("step")
-    left.set_ylabel(decided.metric)
+    left.set(xlabel="step", ylabel=decided.metric)
     left.legend()
     d, margin = decided.difference, decided.margin or 0.0
     right.axvspan(-margin, margin, color="#999999", alpha=0.16, linewidth=0, zorder=0)
@@ -284,9 +276,6 @@ def draw_claim(decided: RunClaim, a: Sequence[Run], b: Sequence[Run], out: Path)
     shown = [v for v in (d.low, d.high, *d.values, d.mean, 0.0) if np.isfinite(v)]
     style.interval_row(right, 0, d.interval, style.look("#333333", "o"), (min(shown), max(shown)))
     right.plot(d.values, np.full(len(d.values), 0.25), "|", color="#333333")  # runs
-    right.set_ylim(-0.6, 0.6)
-    right.set_yticks([])
+    right.set(ylim=(-0.6, 0.6), yticks=[], xlabel="a − b", title=decided.verdict)
     right.locator_params(axis="x", nbins=5)
-    right.set_xlabel("a − b")
-    right.set_title(decided.verdict)
     figure.savefig(out)

@@ -32,10 +32,7 @@ SHOWN = ["benchmark", "problem", "response", "gold", "answer", "outcome"]
 
 
 def write_report(results: StudyResults, captions: Path, out: Path) -> None:
-    """Write the report of a study to ``out``.
-
-    ``captions`` is a folder with a file NAME.rst per figure and table. UserError if a figure is missing.
-    """
+    """Write the report to ``out``; the folder ``captions`` has a NAME.rst per figure. UserError without a figure."""
     study = results.study
     names = sorted(study.figures, key=lambda name: name != "benchmarks")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
@@ -167,11 +164,8 @@ def warnings(results: StudyResults) -> list[str]:
     arms, columns = tables.evaluated(results), tables.decodings(results)
 
     def has_learned(arm: str) -> bool:
-        try:
-            changes = [measures.accuracy_difference(results, arm, START, column=column) for column in columns]
-        except UserError:  # no seed in common
-            return False
-        return any(d.low > 0 if d.n > 1 else d.mean > 0 for d in changes)
+        changes = (measures.there(measures.accuracy_difference, results, arm, START, column=c) for c in columns)
+        return any(d.low > 0 if d.n > 1 else d.mean > 0 for d in changes if d)
 
     if not any(measures.final_accuracy(results, arm, column=column).mean for arm in arms for column in columns):
         return [
@@ -205,9 +199,8 @@ def screen(results: StudyResults) -> str:
     tail = [f"Report: {results.folder.report}    All runs: make ui"]
     if results.matrix.evaluated:
         part = tables.overview(results)
-        room = (
-            LINES - len(head) - len(tail) - len(compared[0] if compared else []) - 3
-        )  # the header, two lines of notes
+        # Besides the header and two lines of notes.
+        room = LINES - len(head) - len(tail) - len(compared[0] if compared else []) - 3
         more = len(part.rows) - room
         note = part.note + f" {more} more arms are in the report." * (more > 0)
         cells = [[shortened(name, 44), *numbers] for name, *numbers in part.rows[:room]]

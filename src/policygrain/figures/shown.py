@@ -115,11 +115,6 @@ def setting_text(key: str, value: object) -> str:
     return SETTINGS[key](str(value)) if key in SETTINGS else f"{key.replace('_', ' ')} {value}"
 
 
-@functools.cache
-def _of_presets() -> dict[str, str]:
-    return {name: method(name).label for name in (*method_names(), *comparison_names())}
-
-
 def labels(study: Study) -> Callable[[str], str]:
     """Function from an arm or method to its name in figures and tables: `TEPO, 16 updates`.
 
@@ -128,8 +123,10 @@ def labels(study: Study) -> Callable[[str], str]:
     """
 
     def of_method(name: str) -> str:
-        changes = study.methods.get(name)
-        if label := "initial model" if name == START else (changes and changes.label) or _of_presets().get(name):
+        if name == START:
+            return "initial model"
+        changes, presets = study.methods.get(name), (*method_names(), *comparison_names())
+        if label := (changes and changes.label) or (method(name).label if name in presets else ""):
             return label
         base = changes.base if changes else None
         if base and name.startswith(f"{base}_"):

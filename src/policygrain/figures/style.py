@@ -28,28 +28,18 @@ MARKERS = ["o", "s", "^", "D", "v", "P", "X", "p", "h", "*"]
 GREY = "#777777"  # the initial model, and what is none of the methods
 DASHES: list[Any] = ["-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (3, 1)), (0, (7, 2)), "-"]
 
-matplotlib.rcParams.update(
-    {
-        "font.size": 8,
-        "axes.titlesize": 8,
-        "axes.labelsize": 8,
-        "legend.fontsize": 7.5,
-        "xtick.labelsize": 7.5,
-        "ytick.labelsize": 7.5,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "grid.linewidth": 0.4,
-        "grid.alpha": 0.4,
-        "axes.axisbelow": True,
-        "legend.frameon": False,
-        "figure.constrained_layout.use": True,
-        "pdf.fonttype": 42,
-        "svg.hashsalt": "policygrain",  # without it, element names differ from call to call
-        "figure.dpi": 200,  # also where the layout is made: the width of texts depends on it
-        "savefig.dpi": 200,
-    }
-)
+matplotlib.rc("font", size=8)
+matplotlib.rc("axes", titlesize=8, labelsize=8, grid=True, axisbelow=True)
+matplotlib.rc("axes.spines", top=False, right=False)
+matplotlib.rc("xtick", labelsize=7.5)
+matplotlib.rc("ytick", labelsize=7.5)
+matplotlib.rc("grid", linewidth=0.4, alpha=0.4)
+matplotlib.rc("legend", fontsize=7.5, frameon=False)
+matplotlib.rc("pdf", fonttype=42)
+matplotlib.rc("svg", hashsalt="policygrain")  # without it, element names differ from call to call
+matplotlib.rc("figure.constrained_layout", use=True)
+matplotlib.rc("figure", dpi=200)  # also where the layout is made: the width of texts depends on it
+matplotlib.rc("savefig", dpi=200)
 
 Look = dict[str, Any]  # keyword arguments of `plot`
 # Colour and marker of the most compared published methods and of ratios. GRPO, TEPO and MPO have those of their ratio;
@@ -102,10 +92,7 @@ def looks(study: Study) -> dict[str, Look]:
 
 
 def points(axes: Axes, x: ArrayLike, intervals: ArrayLike, **style: Any) -> None:
-    """Means with 95% intervals at positions ``x``, joined by a line unless its style is empty.
-
-    ``intervals``: mean, lower and upper limit of each.
-    """
+    """The mean, lower and upper limit of each of ``intervals`` at ``x``, joined by a line unless its style is empty."""
     rows = np.array(intervals, dtype=float)
     errors = np.array([rows[:, 0] - rows[:, 1], rows[:, 2] - rows[:, 0]]).clip(min=0)
     sizes = {"markersize": 3.8, "linewidth": 1.1, "elinewidth": 0.9, "capsize": 1.6}
@@ -136,10 +123,7 @@ def named_rows(axes: Axes, names: Sequence[str], below: float) -> None:
 def panels(
     count: int, columns: int, height: float, width: float | None = None, sharey: bool = False
 ) -> tuple[Figure, list[Axes]]:
-    """A figure and its panels, in rows of ``columns`` that are ``height`` inches high.
-
-    ``width``: by default that of a column for one or two panels, else of a page.
-    """
+    """A figure, by default of a column or page, with panels in rows of ``columns`` that are ``height`` inches high."""
     columns = min(columns, count)
     rows = -(-count // columns)
     figure = Figure(figsize=(width or (COLUMN if count <= 2 else PAGE), rows * height))

@@ -11,7 +11,6 @@ import pandas as pd
 
 from ..analysis import Difference, Estimate, measures
 from ..data.sets import sampling_of
-from ..errors import UserError
 from ..files import atomic_text
 from ..paths import START
 from ..results import StudyResults
@@ -131,15 +130,9 @@ def _responses(results: StudyResults) -> str:
 
 def _best(results: StudyResults, arms: list[str], benchmark: str) -> str | None:
     """The arm whose paired difference from every other arm is above zero with its interval; None if there is none."""
-    top = max(arms, key=lambda arm: float(results.scores(arm, benchmark).mean()))
-
-    def ahead(rival: str) -> bool:
-        try:
-            return measures.accuracy_difference(results, top, rival, benchmark).low > 0
-        except UserError:  # no seed in common
-            return False
-
-    return top if len(arms) > 1 and all(ahead(arm) for arm in arms if arm != top) else None
+    top, *others = sorted(arms, key=lambda arm: -float(results.scores(arm, benchmark).mean()))
+    found = (measures.there(measures.accuracy_difference, results, top, arm, benchmark) for arm in others)
+    return top if others and all(d is not None and d.low > 0 for d in found) else None
 
 
 # ---- ablation -------------------------------------------------------------------------------------------------------

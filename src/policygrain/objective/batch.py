@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-PER_TOKEN = (
-    "log_probs",
-    "old_log_probs",
-    "entropy",
-    "old_entropy",
-    "ref_log_probs",
-    "rollout_weights",
-    "future_log_probs",
-    "old_future_log_probs",
-    "rollout_log_probs",
-)
 PER_RESPONSE = ("advantages", "staleness")  # or per token
-
 REQUIRED = ("log_probs", "old_log_probs", "advantages", "mask")
 
 
 def turn_numbers(mask: Tensor) -> Tensor:
-    """The number of each token's turn in its response, from 0: turns are the unbroken runs of ``mask``.
-
-    Tokens between turns have the number of the turn before them. [batch, tokens].
-    """
+    """The turn of each token, from 0: the unbroken runs of ``mask``, each with the gap after it. [batch, tokens]."""
     keep = mask != 0
     starts = keep & ~F.pad(keep, (1, 0))[:, :-1]
     return (starts.cumsum(1) - 1).clamp(min=0)
@@ -107,9 +92,7 @@ class TokenBatch:
             raise ValueError(f"log_probs must be [batch, tokens], got {tuple(shape)}")
         keep = self.mask != 0
         if self.mask.is_floating_point() and bool((keep & (self.mask != 1)).any()):
-            raise ValueError(
-                "mask has other values than 0 and 1; pass weights of tokens as rollout_weights or advantages"
-            )
+            raise ValueError("mask has other values than 0 and 1; weights of tokens are rollout_weights or advantages")
         if keep.shape != shape:
             raise ValueError(f"mask has shape {tuple(keep.shape)}, log_probs {tuple(shape)}")
         values: dict[str, Any] = {"mask": keep}
@@ -130,7 +113,6 @@ class TokenBatch:
 
     @functools.cached_property
     def whole(self) -> StepTotals:
-        """Totals of the optimizer step."""
         if self.step is not None:
             return self.step
         return StepTotals(
@@ -149,10 +131,9 @@ class TokenBatch:
             return self.replace(step=None)
         if self.step.tensors is None:
             raise ValueError(
-                "batch.step_tensors: statistics of the whole optimizer step are read, and TokenBatch.step has only its "
-                "totals. Give StepTotals the whole step as `tensors`, or micro_batch_statistics=True, where results "
-                "depend on how a step is divided. A function of your own in a study declares that it reads them: `from "
-                'policygrain.objective import needs` and `@needs("step_log_probs")`.'
+                "batch.step_tensors: statistics of the whole optimizer step are read. Give StepTotals that step as "
+                "`tensors`, or micro_batch_statistics=True, where results depend on how a step is divided. A function "
+                'of your own declares them: `from policygrain.objective import needs`, `@needs("step_log_probs")`.'
             )
         return self.step.tensors
 
@@ -190,11 +171,8 @@ class TokenBatch:
         return (x * self.mask).sum() / self.whole.n_tokens
 
     def sum_over_windows(self, x: Tensor, size: int, *, back: bool = False) -> Tensor:
-        """Σ of ``x``, which is 0 on padding, over t..t+size−1, or ``back`` over t−size+1..t. [batch, tokens], float64.
-
-        Differences of running sums, so the cost does not grow with ``size``; in float64, so that the sum of a short
-        window keeps its precision in a long response.
-        """
+        """Σ of ``x``, which is 0 on padding, over t..t+size−1, or ``back`` over t−size+1..t. In float64."""
+        # Of running sums, whose cost does not grow with the size; float64 keeps the digits of a short window.
         before = size if back else 1
         running = F.pad(x, (before, size - before)).cumsum(1, dtype=torch.float64)
         return running[:, size:] - running[:, :-size]
@@ -226,5 +204,8 @@ class TokenBatch:
         return self.replace(**cut, step=self.step or replace(self.whole, tensors=self))
 
     def replace(self, **changes: Any) -> TokenBatch:
-        """The same batch with some fields changed."""
         return replace(self, **changes)
+
+
+TENSORS = [field.name for field in fields(TokenBatch) if str(field.type).startswith("Tensor")]
+PER_TOKEN = tuple(name for name in TENSORS if name not in (*PER_RESPONSE, "mask", "groups"))

@@ -194,14 +194,9 @@ class DppoKl(Clip, name="dppo_kl"):
 
     def __call__(self, ratio: Tensor, batch: TokenBatch) -> Surrogate:
         new, old = batch.log_probs.detach(), batch.old_log_probs
-        divergence = bernoulli_kl(old, new)
+        p, q = (x.exp().clamp(max=1.0) for x in (old, new))  # a log-probability may be above 0 by rounding
+        divergence = p * (old - new) + (1 - p) * ((1 - p + TINY) / (1 - q + TINY)).log()
         return _masked(ratio, batch, (divergence > self.low) & (new < old), (divergence > self.high) & (new > old))
-
-
-def bernoulli_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """KL(p ‖ q) of two Bernoulli distributions, the sampled token against all others, from its log-probabilities."""
-    p, q = (x.exp().clamp(max=1.0) for x in (log_p, log_q))  # a log-probability may be above 0 by rounding
-    return p * (log_p - log_q) + (1 - p) * ((1 - p + TINY) / (1 - q + TINY)).log()
 
 
 def _masked(ratio: Tensor, batch: TokenBatch, fallen: Tensor, risen: Tensor) -> Surrogate:

@@ -62,8 +62,8 @@ def policy_loss(method: Method, batch: TokenBatch) -> LossOutput:
     policy = -(weights * value).sum()
     penalty = sum(((weights * p(batch)).sum() for p in method.penalties), start=torch.zeros_like(policy))
     with torch.no_grad():
-        signals: list[EntropySignal] = [part.entropy_signal for part in method.penalties if isinstance(part, Kl)]
-        metrics = _metrics(batch, r, surrogate, weights, signals[0] if signals else "auto")
+        signal: EntropySignal = next((part.entropy_signal for part in method.penalties if isinstance(part, Kl)), "auto")
+        metrics = _metrics(batch, r, surrogate, weights, signal)
         metrics |= {"policy_loss": policy.detach(), "penalty": penalty.detach(), "loss": (policy + penalty).detach()}
     return LossOutput(policy + penalty, metrics, flags, is_whole_step=batch.step is None)
 
@@ -92,7 +92,6 @@ def anchored(method: Method, batch: TokenBatch) -> TokenBatch:
 
 
 def _flags(method: Method, batch: TokenBatch) -> dict[str, float]:
-    """Flags in the metrics on how the loss is computed."""
     flags: dict[str, float] = {}
     by_covariance = not batch.has_entropies and any(
         isinstance(part, Kl) and part.mask != "all" and part.entropy_signal == "auto" for part in method.penalties
@@ -187,10 +186,7 @@ def check(method: Method) -> None:
 
 
 def log_weights(log_probs: Tensor, rollout_log_probs: Tensor, mask: Tensor, grain: Grain) -> Tensor:
-    """log π_old/μ of tokens that the engine μ sampled, without gradient, 0 on padding. [batch, tokens].
-
-    ``grain``: of each `token`; the sum over the response (`sequence`), or the mean over it (`geometric`).
-    """
+    """log π_old/μ of each `token`, its sum over the response (`sequence`) or mean (`geometric`); 0 on padding."""
     log_ratio = torch.where(mask != 0, (log_probs - rollout_log_probs).detach(), 0.0)
     if grain != "token":
         total = log_ratio.sum(1, keepdim=True).expand_as(log_ratio)

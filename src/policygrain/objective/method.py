@@ -1,7 +1,4 @@
-"""Methods as data: a ratio, a clip, an aggregation and other parts; presets, and changes to them.
-
-Importing this module does not import torch.
-"""
+"""Methods as data: their parts, presets, and changes to them. Importing this module does not import torch."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import functools
 import math
 import operator
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import Field, asdict, dataclass, fields, replace
 from importlib import resources
 from types import NoneType, UnionType
@@ -19,11 +16,10 @@ import yaml
 
 from ..errors import UserError, did_you_mean, explained
 from ..merging import merge
-from .advantage import Advantage, Grpo
 from .clip import Clip, NoClip, Vespo
 from .part import Custom, Need, Part, setting
 from .ratio import GroupExpectation, Ratio, TokenRatio
-from .terms import Aggregation, Penalty, TokenMean
+from .terms import Advantage, Aggregation, Grpo, Penalty, TokenMean
 
 if TYPE_CHECKING:
     from .batch import StepTotals, TokenBatch
@@ -34,6 +30,7 @@ Anchor = Literal["old", "rollout", "loglinear"]  # the policy in the denominator
 Grain = Literal["token", "sequence", "geometric"]  # of a correction
 TYPES = {bool: "true or false", int: "an integer", float: "a finite number", str: "text"}
 BOUNDS = {"ge": (operator.ge, ">="), "gt": (operator.gt, ">"), "le": (operator.le, "<="), "lt": (operator.lt, "<")}
+FILES = ("presets.yaml", "comparison_presets.yaml")
 TEXTS = ("base", "label", "summary", "source")  # keys of a method that change no result
 # Key of a method → name → class, of the parts that it accepts besides custom functions.
 CHOICES: dict[str, dict[str, type[Part]]] = {
@@ -78,7 +75,6 @@ class Sampler:
     correction_outside: Literal["truncate", "mask"] = setting(
         "truncate", "truncate: weights are bounded by floor and cap; mask: weights outside of these are 0"
     )
-
     rejection_high: float | None = setting(
         None,
         "tokens whose ratio π_old/μ is above this have weight 0, in addition to any correction; null: no rejection",
@@ -185,10 +181,7 @@ class Method:
         return [part.name for part in self.parts().values() if isinstance(part, Custom)]
 
     def check(self) -> None:
-        """Import custom functions and run the method on a small example. UserError names the key.
-
-        Methods without custom functions are already checked by their types; nothing is run or imported for them.
-        """
+        """Import custom functions, if there are any, and run the method on a small example. UserError names the key."""
         if self.custom_functions:
             from .loss import check
 
@@ -199,23 +192,19 @@ class Method:
 
 
 @functools.cache
-def _read(file: str) -> dict[str, dict[str, Any]]:
-    presets = yaml.safe_load(resources.files(__package__).joinpath(file).read_text("utf-8"))
-    return {name: _with_clip_name(preset) for name, preset in presets.items()}
-
-
-def _presets() -> dict[str, dict[str, Any]]:
-    return _read("presets.yaml") | _read("comparison_presets.yaml")
+def _presets(*files: str) -> dict[str, dict[str, Any]]:
+    texts = (resources.files(__package__).joinpath(file).read_text("utf-8") for file in files or FILES)
+    return {name: _with_clip_name(preset) for text in texts for name, preset in yaml.safe_load(text).items()}
 
 
 def method_names() -> list[str]:
     """The presets of published methods, in the order of their table."""
-    return list(_read("presets.yaml"))
+    return list(_presets(FILES[0]))
 
 
 def comparison_names() -> list[str]:
     """The presets that differ in the ratio and its clip alone, to compare ratios with."""
-    return list(_read("comparison_presets.yaml"))
+    return list(_presets(FILES[1]))
 
 
 def method(name: str, **changes: Any) -> Method:
@@ -228,12 +217,7 @@ def method(name: str, **changes: Any) -> Method:
     >>> method("mpo", ratio={"size": 3}).ratio.size
     3
     """
-    return build(name, merge(_data(name, {}), changes)) if changes else _preset(name)
-
-
-@functools.cache
-def _preset(name: str) -> Method:
-    return build(name, _data(name, {}))
+    return build(name, merge(_data(name, {}), changes))
 
 
 def resolved_methods(given: Mapping[str, Any]) -> dict[str, Method]:
@@ -256,7 +240,7 @@ def _data(name: str, own: Mapping[str, Any], above: tuple[str, ...] = ()) -> dic
     where, changes = f"methods.{name}", own[name]
     if not isinstance(changes, Mapping):
         raise UserError(f"{where}: expected a mapping with a base and changes of it (got {reprlib.repr(changes)}).")
-    _check_known(changes, _keys(Method) - {"name"}, where)
+    _check_known(changes, Method, where)
     base = changes.get("base", name if name in _presets() else None)
     if not isinstance(base, str | None):
         raise UserError(f"{where}.base: expected the name of a method (got {reprlib.repr(base)}).")
@@ -276,28 +260,24 @@ def _with_clip_name(data: dict[str, Any]) -> dict[str, Any]:
 
 def build(name: str, data: Mapping[str, Any]) -> Method:
     """The method in ``data``, as ``Method.data`` gives it. UserError names the wrong key."""
-    return _made(Method, {"name": name, **_with_clip_name({**data})}, f"methods.{name}")
+    return _made(Method, _with_clip_name({**data}), f"methods.{name}", name=name)
 
 
-def _made(kind: type[T], values: Any, where: str) -> T:
-    """An instance of a dataclass. UserError names the wrong key."""
+def _made(kind: type[T], values: Any, where: str, **more: str) -> T:
     if not isinstance(values, Mapping):
         raise UserError(f"{where}: expected a mapping (got {reprlib.repr(values)}).")
-    _check_known(values, _keys(kind), where)
+    _check_known(values, kind, where)
     hints = get_type_hints(kind)
     given = (one for one in fields(kind) if one.name in values)  # type: ignore[arg-type]
     made = {one.name: _value(one, hints[one.name], values[one.name], f"{where}.{one.name}") for one in given}
     try:
-        return kind(**made)
+        return kind(**made, **more)
     except ValueError as error:
         raise UserError(explained(error, where)) from error
 
 
 def _value(one: Field[Any], hint: Any, value: Any, where: str) -> Any:
-    """The value of a key. An integer becomes a float where that is the type; no other number or text is converted.
-
-    UserError for a value of another type, that is none of the choices, or that is out of bounds.
-    """
+    """The value of a key, of its type and within its bounds; an integer becomes a float where that is the type."""
     if one.name == "penalties":
         if not isinstance(value, list | tuple | None):
             raise UserError(f"{where}: expected a list (got {reprlib.repr(value)}).")
@@ -324,7 +304,6 @@ def _value(one: Field[Any], hint: Any, value: Any, where: str) -> Any:
 
 
 def _part(key: str, value: Any, where: str) -> Part:
-    """The part of the key ``key`` of a method."""
     given = {"name": value} if isinstance(value, str) else value
     if not isinstance(given, Mapping) or not isinstance(name := given.get("name"), str):
         got = reprlib.repr(value)
@@ -338,13 +317,10 @@ def _part(key: str, value: Any, where: str) -> Part:
     return _made(CHOICES[key][name], given, where)
 
 
-def _keys(kind: Any) -> set[str]:
-    return {field.name for field in fields(kind)}
-
-
-def _check_known(values: Mapping[str, Any], known: set[str], where: str) -> None:
-    others = known - {"name"}
+def _check_known(values: Iterable[str], kind: Any, where: str) -> None:
+    known = {field.name for field in fields(kind)}
     for key in values:
-        if key not in known:
+        if key not in known or (key == "name" and kind is Method):  # whose name is the key above it
+            others = known - {"name"}
             hint = did_you_mean(str(key), others) if others else " It has no parameters."
             raise UserError(f"{where}.{key}: unknown key.{hint}")

@@ -119,7 +119,6 @@ class Custom(Part):
             raise UserError(f"{self.name!r} cannot be imported: {error}.{hint}") from error
 
     def __call__(self, *arguments: Any) -> Any:
-        """The function with its parameters."""
         return self.function(*arguments, **self.parameters)
 
     @property

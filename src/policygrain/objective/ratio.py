@@ -59,11 +59,8 @@ class PrefixRatio(Ratio, name="prefix"):
 class ProductRatio(Ratio, name="product"):
     """The exact importance weight of the response: log r_t = Σ_k ℓ_k, for every t, with the gradient of ℓ_t alone.
 
-    The product is a constant weight of each token's ∇ log π_θ(o_t), so the gradients of a response's tokens add up to
-    that of the product itself. (If the gradient flowed through every ℓ at each t, they would add up to |o| times it.)
-
-    ``cap`` is truncated importance sampling (IMPALA, 1802.01561): the weight is at most C, and tokens with a larger
-    product keep their gradient, with weight C. A clip would remove their gradient.
+    The gradients of a response's tokens add up to that of the product. ``cap`` is truncated importance sampling
+    (IMPALA, 1802.01561): tokens with a larger product keep their gradient, with weight C, which a clip would remove.
     """
 
     cap: float | None = setting(None, "C: the weight is at most this, and keeps its gradient; null: off", ge=1)
@@ -85,16 +82,11 @@ class Block(Ratio, name="block"):
     is the exact ratio of the block's tokens, and a shorter block is simply a shorter product (our reading:
     renormalising it would not be a ratio of probabilities).
 
-    ``future: backbone`` takes the later tokens' ratios from the model, given all tokens before each of them. With
-    ``mtp_heads``, prediction heads predict them from the hidden state that predicts t, as in MPO's published form.
+    With ``future: mtp_heads``, heads predict the later tokens from the hidden state that predicts t, as in MPO's
+    published form. ``layout: turns``: the mask is 0 on what stands between turns, such as tool output.
 
-    ``layout: turns`` reads the turns from the mask of the batch, [batch, tokens]: 1 on tokens of the policy, 0 on what
-    stands between its turns, such as tool output. Each unbroken run of 1 is a turn, so with a mask that has no gaps the
-    block is the whole response.
-
-    ``edges``: each ℓ is a part of several windows. The sum of its β over these windows is its coverage, its weight in
-    the on-policy gradient, which is not 1 where the response begins and ends. ``normalised`` divides the gradient
-    of each ℓ by its coverage and leaves the value as it is; ``as_published`` does not.
+    The sum of the β of an ℓ over its windows is its coverage, its weight in the on-policy gradient, which is not 1
+    where the response begins and ends. ``edges: normalised`` divides the gradient, and not the value, by it.
     """
 
     size: int = setting(5, "block size K, in tokens", ge=1, le=1_000_000)

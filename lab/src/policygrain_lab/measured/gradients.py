@@ -10,10 +10,10 @@ from torch import Tensor
 from policygrain.model.engine import Rollout
 from policygrain.model.scoring import micro_batches, score_tokens
 from policygrain.objective import Method
-from policygrain.objective.advantage import DrGrpo
 from policygrain.objective.batch import TokenBatch
 from policygrain.objective.loss import merge_metrics
 from policygrain.objective.part import Part
+from policygrain.objective.terms import DrGrpo
 from policygrain.train.batch import Batch
 
 from ..rollouts.coefficients import coefficients

@@ -17,12 +17,12 @@ from tqdm import tqdm
 from policygrain.errors import UserError
 from policygrain.integrations.options import NEEDS
 from policygrain.objective import Method, comparison_names, method, method_names
-from policygrain.objective.advantage import Grpo
 from policygrain.objective.batch import Responses, StepTotals, TokenBatch
 from policygrain.objective.clip import ClipCov
 from policygrain.objective.loss import rollout_weights
 from policygrain.objective.method import resolved_methods
 from policygrain.objective.part import Custom
+from policygrain.objective.terms import Grpo
 
 from .calibrate import GRAINS, published_ranges
 from .files import Rollouts, group_advantages

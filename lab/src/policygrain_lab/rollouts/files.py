@@ -16,9 +16,9 @@ from torch import Tensor
 
 from policygrain.errors import UserError
 from policygrain.files import json_lines
-from policygrain.objective.advantage import Advantage, Grpo
 from policygrain.objective.batch import TokenBatch
 from policygrain.objective.part import Custom
+from policygrain.objective.terms import Advantage, Grpo
 
 MOST_TOKENS = 10_000_000  # with log-probabilities and rewards alone: read in 0.6 GB, calibrated in 1.3 GB
 ROUNDING = 1e-3  # by which a computed log-probability may exceed 0

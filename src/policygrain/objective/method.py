@@ -217,7 +217,12 @@ def method(name: str, **changes: Any) -> Method:
     >>> method("mpo", ratio={"size": 3}).ratio.size
     3
     """
-    return build(name, merge(_data(name, {}), changes))
+    return build(name, merge(_data(name, {}), changes)) if changes else _preset(name)
+
+
+@functools.cache
+def _preset(name: str) -> Method:
+    return build(name, _data(name, {}))
 
 
 def resolved_methods(given: Mapping[str, Any]) -> dict[str, Method]:

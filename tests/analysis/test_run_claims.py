@@ -121,23 +121,13 @@ def test_the_database_of_trackio_is_read(tmp_path):
     assert points(run) == VALUES
 
 
-@pytest.mark.parametrize(
-    ("name", "seed"), [("A-Seed_12/log.jsonl", 12), ("seed1/a-seed=4.jsonl", 4), ("s3.jsonl", None)]
-)
-def test_a_seed_is_the_last_one_in_the_path(name, seed, tmp_path):
-    assert read_runs([lines(tmp_path / name, [{"step": 1, "r": 1}])], "r")[0].seed == seed
-
-
-@pytest.mark.parametrize(
-    ("table", "place", "expected"),
-    [
-        ("run_id,seed,r\np,5,0.5\nq,6,0.6\n", "", [(5, [0.5]), (6, [0.6])]),
-        ("Name,seed,r\nx,0,0.5\nx,1,0.6\n", "::x", [(0, [0.5]), (1, [0.6])]),  # of one name, told apart by their seeds
-    ],
-)
-def test_columns_name_runs_and_seeds(table, place, expected, tmp_path):
-    (tmp_path / "runs.csv").write_text(table)
-    assert [(run.seed, [*run.values]) for run in read_runs([f"{tmp_path}/runs.csv{place}"], "r")] == expected
+@pytest.mark.parametrize(("name", "content", "place", "expected", "note"), [(*run, None)[:5] for run in LOGS["runs"]])
+def test_seeds_values_and_notes_of_the_runs_in_a_log(name, content, place, expected, note, tmp_path):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(content)
+    found = read_runs([f"{tmp_path / name}{place}"], "r")
+    assert [[run.seed, [*run.values]] for run in found] == expected
+    assert found[0].notes == ((f"{tmp_path / name}, {note}",) if note else ())
 
 
 @few
@@ -158,15 +148,6 @@ def test_after_a_restart_what_was_logged_from_there_on_is_replaced(tmp_path_fact
     assert points(run) == expected
     replaced = len(rows) - len(expected)
     assert run.notes == () if not replaced else f"{replaced} of {len(rows)} values were logged again" in run.notes[0]
-
-
-def test_a_last_line_that_is_cut_off_is_left_out_and_said(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"step": 1, "r": 2}\n{"step": 2, "r"')
-    (tmp_path / "b.csv").write_text("step,x,r\n1,0,2\n2,0")
-    for name, line in (("a.jsonl", 2), ("b.csv", 3)):
-        (run,) = read_runs([str(tmp_path / name)], "r")
-        note = f"{tmp_path / name}, line {line}: the last line is cut off and left out"
-        assert [*run.values] == [2.0] and run.notes == (note,)
 
 
 # ---- what cannot be read --------------------------------------------------------------------------------------------
@@ -273,17 +254,7 @@ def test_pairs_have_student_s_interval_and_sides_without_seeds_welch_s():
     assert (same.mean, same.low, same.high, same.p) == (0.5, 0.5, 0.5, 0.0)
 
 
-@pytest.mark.parametrize(
-    ("a", "options", "verdict"),
-    [
-        ([0.90, 0.91, 0.92, 0.93], {"margin": 0.2}, "smaller than 0.2"),
-        ([0.60, 0.62, 0.61, 0.63], {"margin": 0.2}, "opposite"),
-        ([1.10, 1.11, 1.12, 1.13], {"margin": 0.3}, "holds, smaller than 0.3"),
-        ([1.50, 1.52, 1.51, 1.53], {"margin": 0.2}, "holds"),
-        ([0.20, 1.90, 1.10, 1.00], {"margin": 0.1}, "inconclusive"),
-        ([0.60, 0.62, 0.61, 0.63], {"claimed": "below"}, "holds"),
-    ],
-)
+@pytest.mark.parametrize(("a", "options", "verdict"), LOGS["verdicts"])
 def test_the_verdicts_are_those_of_the_page(a, options, verdict):
     b = [0.91, 0.92, 0.89, 0.95] if verdict.startswith("smaller") else [0.9, 0.91, 0.92, 0.95]
     found = decided(a, b, **options)
@@ -323,16 +294,6 @@ def test_equal_sides_are_said_to_be_equal(options):
     for more in (0.0, 0.3):
         said = decided([value + more for value in values], values, **options).text()
         assert "all differences are equal; is it the right metric?" in said and "would" not in said
-
-
-def test_endpoints():
-    one = run("r", [0.0, 1.0, 2.0, 5.0], steps=[0, 1, 2, 4])
-    assert Endpoint().of(one) == (5.0, 4, 4)
-    assert Endpoint(last=2).of(one) == (3.5, 2, 4)
-    assert Endpoint(last=2, until=3).of(one) == (1.5, 1, 2)
-    assert Endpoint(auc=True).of(one)[0] == pytest.approx((0.5 + 1.5 + 7.0) / 4)
-    with pytest.raises(UserError, match="r: has 4 values, and the endpoint needs 5"):
-        Endpoint(last=5).of(one)
 
 
 A, B = side("a", [1.0, 2.0]), side("b", [1.0, 2.0])

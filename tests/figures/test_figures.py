@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
@@ -28,6 +27,7 @@ from policygrain.study import Study, load_study, parse_study
 from ..support.files import write_lines
 from ..support.made_up import make_up, table
 from ..support.small import small_study
+from . import CASES
 
 ROOT = Path(__file__).parents[2]
 SIX = ["grpo", "dapo", "tepo", "mpo", "gspo", "long_name"]
@@ -105,30 +105,12 @@ def test_an_arm_looks_like_its_method_unless_that_is_missing(key, values, same):
 
 
 def test_labels_are_those_of_methods_with_settings():
-    shown: dict[str, tuple[dict[str, Any], str]] = {
-        "mine": ({"base": "tepo", "label": "Mine"}, "Mine"),
-        "tepo_short": ({"base": "tepo"}, "TEPO, short"),
-        "short_again": ({"base": "tepo_short"}, "short again"),
-        "token": ({"base": "dapo"}, "token ratio"),
-        "token_free": ({"base": "token", "clip": None}, "token, free"),
-        "tepo": ({"clip": {"low": 0.1}}, "TEPO"),
-        "gspo": ({"label": "GSPO here"}, "GSPO here"),
-    }
-    label = labels(laptop_with({"methods": {name: changes for name, (changes, _) in shown.items()}}))
-    of_arms = {name: text for name, (_, text) in shown.items()} | {
-        "start": "initial model",
-        "nobody_knows": "nobody knows",
-        "mine+updates_per_batch=1": "Mine, 1 update",
-        "tepo+updates_per_batch=16": "TEPO, 16 updates",
-        "dapo+learning_rate=0.0": "DAPO, learning rate 0",
-        "grpo+group=4": "GRPO, group 4",
-    }
+    label = labels(laptop_with({"methods": {name: changes for name, (changes, _) in CASES["labels"].items()}}))
+    of_arms = {name: text for name, (_, text) in CASES["labels"].items()} | CASES["labels_of_arms"]
     assert {arm: label(arm) for arm in of_arms} == of_arms
 
 
-def line_of_grpo(
-    results: StudyResults, name: str, number: int, metric: str, *values: float
-) -> tuple[Axes, list[float]]:
+def line_of_grpo(results: StudyResults, name: str, number: int, metric: str, *values: float) -> Any:
     """A panel of a figure and GRPO's line in it, with a metric of its steps changed, by seed; more are copies."""
     found = StudyResults(results.folder.path)
     first = found.steps[found.steps["seed"] == 0]
@@ -235,20 +217,9 @@ def test_more_seeds_of_some_arms_do_not_stop_the_table(tmp_path):
     assert "Rows with another n have other seeds" in text
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "message"),
-    [
-        ("benchmarks", {"headline": {"evaluate": False}}, "figures: 'benchmarks' needs .*'headline' that is evaluated"),
-        ("convergence", {"headline": {"methods": ["dapo", "tepo"]}}, "'convergence' needs grpo and another method"),
-        ("entropy_regularisation", {}, "needs at least 2 of these methods"),
-        ("sweep", {}, "'sweep' needs `sweeps`"),
-        ("sweep", {"sweeps": {"K": {"grpo": 1, "tepoo": 2}}}, r"sweeps\.K: 'tepoo' is in no .*Did you mean 'tepo'"),
-        ("sweep", {"sweeps": {"K": {"grpo": 1, "tepo": 1}}}, r"sweeps\.K: two methods have the same value"),
-    ],
-)
-def test_what_a_figure_lacks_is_said_before_training_and_by_drawing(name, changes, message, tmp_path):
-    experiments = {"headline": changes.get("headline", {})}
-    study = study_with(experiments=experiments, figures=[name], sweeps=changes.get("sweeps", {}))
+@pytest.mark.parametrize(("name", "headline", "sweeps", "message"), CASES["lacking"])
+def test_what_a_figure_lacks_is_said_before_training_and_by_drawing(name, headline, sweeps, message, tmp_path):
+    study = study_with(experiments={"headline": headline}, figures=[name], sweeps=sweeps)
     for call in (lambda: check_figures(study), lambda: draw(name, StudyResults(tmp_path, study))):
         with pytest.raises(UserError, match=message):
             call()

@@ -13,16 +13,7 @@ import pytest
 
 from policygrain.cli import main
 from policygrain.errors import UserError
-from policygrain.figures.report import (
-    check_complete,
-    cost,
-    protocol,
-    provenance,
-    samples,
-    screen,
-    warnings,
-    write_report,
-)
+from policygrain.figures import report
 from policygrain.provenance import devices
 from policygrain.results import StudyResults
 from policygrain.study import parse_study
@@ -37,7 +28,7 @@ CAPTIONS = Path(__file__).parents[2] / "workflow" / "report"
 @pytest.fixture(scope="module")
 def page(results, tmp_path_factory):
     out = tmp_path_factory.mktemp("page") / "report.html"
-    write_report(StudyResults(results), CAPTIONS, out)
+    report.write_report(StudyResults(results), CAPTIONS, out)
     return out.read_text()
 
 
@@ -55,7 +46,7 @@ def test_the_report_has_everything_and_needs_nothing(page):
 def test_a_report_of_what_was_not_drawn_says_so(study, results, tmp_path):
     more = study.model_copy(update={"figures": ["clip_ratio"]})
     with pytest.raises(UserError, match=r"clip_ratio\.svg: cannot be read .* run `snakemake figures`"):
-        write_report(StudyResults(results, more), CAPTIONS, tmp_path / "report.html")
+        report.write_report(StudyResults(results, more), CAPTIONS, tmp_path / "report.html")
 
 
 # ---- in a browser ---------------------------------------------------------------------------------------------------
@@ -95,7 +86,7 @@ def test_what_a_study_says_stays_text(study, copied, tmp_path):
         run.write_text(run.read_text().replace("a computer", HOSTILE.replace('"', '\\"')))
     for path in copied.glob("runs/*/*/evaluation/samples.parquet"):
         pd.read_parquet(path).assign(response=HOSTILE).to_parquet(path)
-    write_report(found, captions, tmp_path / "report.html")
+    report.write_report(found, captions, tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
     assert "<script" not in text and "<img src=x" not in text
     assert text.count(html.escape("<script>document.title=", quote=False)) >= 1 + 3 + 3 + 1
@@ -108,15 +99,15 @@ def test_what_a_study_says_stays_text(study, copied, tmp_path):
 
 def test_provenance_cost_and_protocol_of_the_records(study, results):
     """Each value once, in order of the study: six seconds of training a run, three of evaluation a model."""
-    records, runs = StudyResults(results), len(run_matrix(study).runs)
-    found = provenance(records)
+    read, runs = StudyResults(results), len(run_matrix(study).runs)
+    found = report.provenance(read)
     assert found["commit"] == "c0ffee" and found["hardware"] == "a computer" and found["torch"] == "2"
     assert found["vllm"] == "1" and found["transformers"] == "unknown"
     assert found["initial models"] == "tiny s0, tiny s1"
-    assert cost(records)["training"].startswith(f"{6 * runs / 3600:.2f} core-hours in {runs} runs, ")
-    assert cost(records)["evaluation"].startswith(f"{3 * runs / 3600:.2f} core-hours for {runs} models, ")
+    assert report.cost(read)["training"].startswith(f"{6 * runs / 3600:.2f} core-hours in {runs} runs, ")
+    assert report.cost(read)["evaluation"].startswith(f"{3 * runs / 3600:.2f} core-hours for {runs} models, ")
     assert devices("8 × NVIDIA H100 80GB HBM3") == (8, "GPU") and devices("AMD EPYC 9654 96-Core") == (1, "core")
-    assert "running total: 12 problems, 2 samples at temperature 1, at most 24" in protocol(records)["benchmarks"]
+    assert "running total: 12 problems, 2 samples at temperature 1, at most 24" in report.protocol(read)["benchmarks"]
 
 
 HEADLINE = {"headline": {"methods": ["grpo", "dapo"]}}
@@ -137,7 +128,7 @@ def made_up(folder: Path, root: Path, right: dict[str, int], **changes: Any) -> 
 @pytest.mark.parametrize(("right", "changes", "said"), CASES["screens"].values(), ids=CASES["screens"])
 def test_it_fits_on_a_screen(right, changes, said, folder, root):
     results = made_up(folder, root, right, **changes)
-    lines = screen(results).splitlines()
+    lines = report.screen(results).splitlines()
     text = " ".join(" ".join(lines).split())
     assert len(lines) <= 15 and max(map(len, lines)) <= 80
     assert str(results.folder.report) in text and "make ui" in lines[-1]
@@ -147,8 +138,8 @@ def test_it_fits_on_a_screen(right, changes, said, folder, root):
 @pytest.mark.parametrize(("right", "begins"), CASES["warnings"])
 def test_a_study_in_which_nothing_was_right_or_learned_says_so_first(right, begins, folder, root):
     results = made_up(folder, root, right, experiments=HEADLINE, evaluation={"greedy": False})
-    assert [screen(results).startswith(text) for text in begins] == [True] * len(begins)
-    found = warnings(results)
+    assert [report.screen(results).startswith(text) for text in begins] == [True] * len(begins)
+    found = report.warnings(results)
     assert [text[: len(begin)] for text, begin in zip(found, begins, strict=True)] == begins
 
 
@@ -159,11 +150,11 @@ def test_a_study_in_which_nothing_was_right_or_learned_says_so_first(right, begi
     ("pattern", "name"), [("summary.json", "grpo/seed0"), ("evaluation/records.json", "the evaluation of grpo/seed0")]
 )
 def test_any_result_that_is_gone_is_noticed(pattern, name, copied):
-    check_complete(StudyResults(copied))
+    report.check_complete(StudyResults(copied))
     for path in copied.glob(f"runs/*/*/{pattern}"):
         path.unlink()
     with pytest.raises(UserError, match=rf"not finished: \d of its results are missing, such as {name}"):
-        check_complete(StudyResults(copied))
+        report.check_complete(StudyResults(copied))
 
 
 @pytest.mark.parametrize(("name", "kept", "says"), CASES["damaged"])
@@ -181,9 +172,9 @@ def test_a_record_that_is_damaged_is_named(name, kept, says, copied, capsys):
 
 def test_the_first_responses_are_of_a_trained_model_or_else_of_an_initial_one(copied):
     for begins, model in (("runs", "grpo/seed0"), ("start", "start/seed0")):
-        (part,) = samples(StudyResults(copied))
+        (part,) = report.samples(StudyResults(copied))
         assert f" of {model} to each benchmark" in part.note
         assert {row[part.header.index("response")][: len(model)] for row in part.rows} == {model}
         for path in copied.glob(f"{begins}/**/records.json"):
             path.unlink()
-    assert not samples(StudyResults(copied))
+    assert not report.samples(StudyResults(copied))

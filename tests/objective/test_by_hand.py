@@ -1,5 +1,6 @@
 """Each part of an objective, and whole losses with their metrics, worked out in plain numbers (float64)."""
 
+import statistics
 from math import exp, log
 
 import pytest
@@ -8,19 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policygrain import method
-from policygrain.objective.batch import TokenBatch
-from policygrain.objective.clip import ClipCov, NoClip, PpoClip, Sapo, token_covariance
+from policygrain.objective import Sampler
+from policygrain.objective.batch import TokenBatch, turn_numbers
+from policygrain.objective.clip import ClipCov, PpoClip, Sapo, token_covariance
+from policygrain.objective.loss import effective_sample_share, rollout_weights
 from policygrain.objective.method import CHOICES
-from policygrain.objective.ratio import Block, Ratio
-from policygrain.objective.terms import (
-    EntropyBonus,
-    Kl,
-    KlCov,
-    SeqMeanTokenMean,
-    SeqMeanTokenSumNorm,
-    TokenMean,
-    entropy_drop_mask,
-)
+from policygrain.objective.ratio import Block, GroupExpectation, Ratio
+from policygrain.objective.terms import DrGrpo, Grpo, Rloo
 
 from ..support.batches import by_hand, close, few, fields, tensor
 from . import BY_HAND, NAMES
@@ -87,6 +82,28 @@ def test_coverage_of_a_response_of_six_tokens_by_mpo_s_blocks():
     close(weights("normalised"), [[1.0] * 6])
 
 
+def test_the_ratio_to_the_expectation_of_the_group():
+    """q = e^−1 and e^−2, E_q[q] = Σq²/Σq; p of the first is e^(−1+0.3)."""
+    old = torch.tensor([[-1.0, -1.0], [-3.0, -1.0], [-2.0, -2.0]], dtype=torch.float64)
+    moved = torch.tensor([[0.4, 0.2], [0.0, 0.0], [0.1, 0.1]], dtype=torch.float64)
+    batch = TokenBatch(old + moved, old, torch.ones(3).double(), torch.ones(3, 2), groups=torch.tensor([7, 7, 2]))
+    q = exp(-1), exp(-2)
+    expected = log((q[0] ** 2 + q[1] ** 2) / (q[0] + q[1]))
+    close(GroupExpectation()(batch), [[-0.7 - expected] * 2, [-2 - expected] * 2, [0.1] * 2])
+
+
+@pytest.mark.parametrize(("weights", "expected"), BY_HAND["turns"])
+def test_turns_are_blocks_of_unequal_sizes(weights, expected):
+    """Turns of two tokens and of one, with tool output between them."""
+    batch = by_hand([[0.1, 0.3, 9.0, 0.5, 9.0]], [1.0], [[1, 1, 0, 1, 0]])
+    close(Block(layout="turns", weights=weights)(batch)[batch.mask], expected)
+
+
+def test_turns_are_numbered_from_the_first():
+    mask = torch.tensor([[1, 1, 0, 1, 0], [0, 1, 0, 0, 1], [1, 1, 1, 1, 1], [0, 0, 0, 0, 0]])
+    assert turn_numbers(mask).tolist() == [[0, 0, 0, 1, 1], [0, 0, 0, 0, 1], [0] * 5, [0] * 5]
+
+
 def off_by(log_ratio):
     """A response of three tokens and one of a single token, off by this much."""
     mask = torch.tensor([[1, 1, 1], [1, 0, 0]])
@@ -105,20 +122,13 @@ def test_clip(r, advantage, value, slope, low, high):
     assert (out.low.item(), out.high.item()) == (low, high)
 
 
-def test_without_a_clip_the_surrogate_is_ratio_times_advantage():
-    out = NoClip()(tensor([5.0, 0.1]), by_hand([[0.0, 0.0]], [[2.0, -2.0]]))
-    close(out.value, [[10.0, -0.2]])
-    assert not out.low.any() and not out.high.any()
-
-
-# Means over the four tokens: log-probabilities −1 + 0.5/4, advantages 1/4. Covariances, token by token:
+# Means over the four tokens: log-probabilities −1 + 0.5/4, advantages 1/4.
 LOG_RATIO, ADVANTAGES = [0.5, 0.2, -0.1, -0.1], [2.0, -1.0, 1.0, -1.0]
-COVARIANCE = [(x - 0.125) * (y - 0.25) for x, y in zip(LOG_RATIO, ADVANTAGES, strict=True)]
 
 
 def test_covariance_and_the_clip_by_it():
     four = by_hand([LOG_RATIO], [ADVANTAGES])
-    close(token_covariance(four), [COVARIANCE])  # 0.656, −0.094, −0.169, 0.281
+    close(token_covariance(four), [[0.375 * 1.75, 0.075 * -1.25, -0.225 * 0.75, -0.225 * -1.25]])
     r = four.log_ratio.exp().requires_grad_()
     # `fraction` 1 takes every candidate: token 4. Token 1 has covariance enough but is clipped already.
     out = ClipCov(low=0.2, high=0.2, fraction=1.0, cov_low=0.2, cov_high=0.7)(r, four)
@@ -160,26 +170,6 @@ def test_sapo_is_the_ratio_near_one_and_flat_far_from_it():
     close(torch.autograd.grad(value.sum(), r)[0], [[1.5, 4 * gate * (1 - gate) * 1.5]])
 
 
-def test_vespo_multiplies_its_weight_with_the_correction_once():
-    """With correction weights ½ and 1 the first response's W is halved; the loss is a mean over four tokens."""
-    batch = by_hand([[0.2, 0.3], [0.2, 0.3]], [1.0, -1.0])
-    corrected = batch.replace(rollout_weights=torch.tensor([[0.5, 1.0], [1.0, 1.0]], dtype=torch.float64))
-    half, negative = (NAMES["W"] / 2) ** 2 * exp(3 * (1 - NAMES["W"] / 2)), NAMES["W"] ** 3 * exp(2 * (1 - NAMES["W"]))
-    close(method("vespo").loss(corrected).loss, -(half * -1.5 + negative * 1.5) / 4)
-
-
-def test_dro_is_a_likelihood_with_a_quadratic_penalty():
-    """u = Â log π, penalty (β/2) ℓ², a mean over two tokens: Tinker's documented formula, as a mean."""
-    out = method("dro", penalties=[{"name": "squared_log_ratio", "coefficient": 0.5}])
-    close(out.loss(by_hand([[0.2, -0.4]], [2.0])).loss, -(2 * (-0.8) - 0.01 + 2 * (-1.4) - 0.04) / 2)
-
-
-def test_luspo_divides_the_sum_over_responses_by_their_number():
-    """Two tokens and one, ratio 1, Â = 1 and 2: (2 · 1 + 1 · 2) / 2."""
-    batch = by_hand([[0.0, 0.0], [0.0, 0.0]], [1.0, 2.0], [[1, 1], [1, 0]])
-    close(method("luspo").loss(batch).loss, -2.0)
-
-
 def m2po_mask(batch, budget):
     """Algorithm 1 as a loop: True where the token is kept."""
     kept, square = batch.mask.clone(), batch.log_ratio.square()
@@ -208,61 +198,55 @@ def test_the_discounted_sum_is_that_of_its_definition(width):
     close(TokenBatch.discounted_sum(x, 0.9), expected)
 
 
-# --- Aggregations ---
+# --- Advantages, aggregations, penalties ---
 
 
-@pytest.mark.parametrize(
-    ("aggregation", "long", "short"),
-    [
-        (TokenMean(), 1 / 4, 1 / 4),  # 4 tokens
-        (SeqMeanTokenMean(), 1 / (2 * 3), 1 / (2 * 1)),  # 2 responses, of 3 tokens and of 1
-        (SeqMeanTokenSumNorm(), 1 / (2 * 8), 1 / (2 * 8)),  # 2 responses, L_max = 8
-    ],
-)
+@pytest.mark.parametrize("function", (Grpo(), DrGrpo(), Rloo()), ids=lambda part: part.name)
+def test_advantage(function):
+    group, other = [1.0, 0.0, 0.5, 1.0], [2.0, -1.0, 0.0, 0.0]
+
+    def expected(r, rest):
+        from_mean = r - statistics.mean([r, *rest])
+        values = {"dr_grpo": from_mean, "rloo": r - statistics.mean(rest)}
+        return values.get(function.name, from_mean / (statistics.stdev([r, *rest]) + 1e-6))
+
+    found = [[expected(r, g[:i] + g[i + 1 :]) for i, r in enumerate(g)] for g in (group, other)]
+    torch.testing.assert_close(function(tensor(group, other)), tensor(*found), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(("aggregation", "long", "short"), BY_HAND["aggregations"])
 def test_aggregation(aggregation, long, short):
-    mask = [[1, 1, 1], [0, 0, 1], [0, 0, 0]]  # the last has no token in the loss and is not counted
+    mask = [[1, 1, 1], [0, 0, 1], [0, 0, 0]]
     some = by_hand([[0.0] * 3] * 3, [1.0, 1.0, 1.0], mask, max_length=8)
-    close(aggregation(some), [[long, long, long], [0, 0, short], [0, 0, 0]])
+    close(CHOICES["aggregation"][aggregation]()(some), [[long, long, long], [0, 0, short], [0, 0, 0]])
 
 
-# --- Penalties ---
+def batch_of(log_ratio, advantages, mask=None, **more):
+    return by_hand(log_ratio, advantages, mask, **{k: tensor(*x) if k != "max_length" else x for k, x in more.items()})
 
 
-def test_kl_is_k3_to_the_chosen_reference():
-    two = by_hand([[0.3, -0.2]], [1.0], ref_log_probs=tensor([-1.5, -1.0]))
-    to_old = [exp(-0.3) + 0.3 - 1, exp(0.2) - 0.2 - 1]  # d = −ℓ
-    to_initial = [exp(-1.5 + 0.7) + 0.8 - 1, exp(-1.0 + 1.2) - 0.2 - 1]  # log π_θ = −0.7, −1.2
-    close(Kl(coefficient=0.1, reference="old")(two), [[0.1 * x for x in to_old]])
-    close(Kl(coefficient=2.0, reference="initial")(two), [[2 * x for x in to_initial]])
+@pytest.mark.parametrize(("penalty", "given", "value"), BY_HAND["penalties"])
+def test_penalty(penalty, given, value):
+    close(CHOICES["penalties"][penalty["name"]](**penalty)(batch_of(**given)), value)
 
 
-def test_tepo_penalises_rewarded_tokens_that_lose_entropy():
-    change = [-0.1, 0.1, -0.1, 0.1, 0.0]
-    five = by_hand(
-        [[0.3] * 5],
-        [[1.0, 1.0, -1.0, -1.0, 1.0]],
-        old_entropy=tensor([0.5] * 5),
-        entropy=tensor([0.5 + x for x in change]),
-    )
-    value = exp(-0.3) + 0.3 - 1
-    masked = Kl(reference="old", mask="positive_advantage_entropy_drop")(five)
-    close(masked, [[value, 0, 0, 0, 0]])
-    four = by_hand([LOG_RATIO], [ADVANTAGES])  # positive advantage: 1 and 3; positive covariance: 1 and 4
-    by_covariance = entropy_drop_mask(four, "covariance")
-    assert by_covariance.tolist() == [[True, False, False, False]]
+# --- Corrections ---
+
+# Two tokens of a response, d = 1.2 and −0.4, and one of another, d = 0.1; the last is padding.
+DIFFERENCE = torch.tensor([[1.2, -0.4], [0.1, 9.0]], dtype=torch.float64)
+MASK = torch.tensor([[1, 1], [1, 0]])
 
 
-def test_entropy_bonus():
-    entropy = tensor([0.4, 0.8])
-    close(EntropyBonus(coefficient=0.5)(by_hand([[0.0, 0.0]], [1.0], entropy=entropy)), [[-0.2, -0.4]])
+@pytest.mark.parametrize(("settings", "expected"), BY_HAND["rollout_weights"])
+def test_weights_by_grain(settings, expected):
+    close(rollout_weights(DIFFERENCE, torch.zeros(2, 2), MASK, Sampler(**settings)), expected)
 
 
-def test_kl_cov_holds_the_top_share_by_covariance():
-    four = by_hand([LOG_RATIO], [ADVANTAGES])  # by covariance: token 1, then token 4
-    close(KlCov(coefficient=2.0, fraction=0.25)(four), [[2 * 0.5, 0, 0, 0]])
-    close(KlCov(coefficient=2.0, fraction=0.5)(four), [[2 * 0.5, 0, 0, 2 * 0.1]])
-    close(KlCov(coefficient=2.0, fraction=1e-4)(four), [[2 * 0.5, 0, 0, 0]])  # at least one
-    close(KlCov(coefficient=2.0, fraction=0.25)(by_hand([LOG_RATIO], [0.0])), [[0, 0, 0, 0]])  # nothing is highest
+def test_the_effective_share_is_that_of_equal_weights():
+    """(3 + 1)² / (2 (9 + 1)) = 0.8; equal weights: 1; one of two dropped: ½."""
+    mask = torch.tensor([[1, 1, 0]])
+    for values, share in (([3.0, 1.0, 7.0], 0.8), ([2.0, 2.0, 0.0], 1.0), ([5.0, 0.0, 1.0], 0.5), ([0.0] * 3, 0.0)):
+        assert effective_sample_share(torch.tensor([values]), mask) == pytest.approx(share)
 
 
 # --- Whole losses ---
@@ -272,25 +256,11 @@ TWO = dict(log_ratio=[[DOUBLE, HALF, 0.0], [HALF, 0.0, 0.0]], advantages=[1.0, -
 # Ratios 2, ½, 1 | ½; clip at 0.8 and 1.2: surrogates 1.2 (clipped high), 0.5, 1 | −0.8 (clipped low).
 
 
-@pytest.mark.parametrize(
-    ("aggregation", "loss"),
-    [
-        ("token_mean", -(1.2 + 0.5 + 1 - 0.8) / 4),
-        ("seq_mean_token_mean", -((1.2 + 0.5 + 1) / 3 - 0.8) / 2),
-        ("seq_mean_token_sum_norm", -((1.2 + 0.5 + 1) / 5 - 0.8 / 5) / 2),
-    ],
-)
-def test_loss(aggregation, loss):
-    out = method("grpo", aggregation=aggregation).loss(by_hand(**TWO, max_length=5))
+@pytest.mark.parametrize(("name", "changes", "given", "loss"), BY_HAND["losses"])
+def test_loss(name, changes, given, loss):
+    out = method(name, **changes).loss(batch_of(**given))
     close(out.loss, loss)
-    assert out.metrics["loss"] == out.metrics["policy_loss"] == pytest.approx(loss)
-
-
-def test_loss_with_rollout_correction():
-    weights = tensor([0.5, 2.0, 1.0], [1.0, 9.0, 9.0])
-    close(
-        method("dapo", clip={"high": 0.2}).loss(by_hand(**TWO, rollout_weights=weights)).loss, -(0.6 + 1 + 1 - 0.8) / 4
-    )
+    assert out.metrics["loss"] == pytest.approx(loss)
 
 
 def test_metrics():
@@ -323,11 +293,8 @@ def test_metrics():
 
 
 def test_mask_share_is_that_of_the_mask_in_use():
+    """By covariance one token of four is masked, although the entropy of all has risen."""
     by_covariance = {"name": "kl", "reference": "old", "mask": "positive_advantage_entropy_drop"}
-    # Means: ℓ 0.125, Â 0.25; so the covariance is positive at tokens 1 and 4, and the first is rewarded.
     chosen = method("tepo", penalties=[by_covariance | {"entropy_signal": "covariance"}])
     rising = dict(old_entropy=tensor([1.0] * 4), entropy=tensor([2.0] * 4))
-    assert (
-        chosen.loss(by_hand([[0.5, 0.2, -0.1, -0.1]], [[2.0, -1.0, 1.0, -1.0]], **rising)).metrics["mask_share"]
-        == 1 / 4
-    )
+    assert chosen.loss(by_hand([LOG_RATIO], [ADVANTAGES], **rising)).metrics["mask_share"] == 1 / 4

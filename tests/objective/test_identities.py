@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policygrain import TokenBatch, method
+from policygrain.objective import Sampler
+from policygrain.objective.loss import rollout_weights
 from policygrain.objective.method import resolved_methods
 from policygrain.objective.ratio import Block, TokenRatio
+from policygrain.objective.terms import DrGrpo, Grpo, Rloo
 
-from ..support.batches import METHODS, assert_same, evaluate, few, fields
+from ..support.batches import METHODS, assert_same, close, evaluate, few, fields, tensor
 
 AGGREGATIONS = ("token_mean", "seq_mean_token_mean", "seq_mean_token_sum_norm")
 every_method = pytest.mark.parametrize("name", METHODS)
@@ -119,6 +123,138 @@ def test_a_masked_likelihood_clips_what_ppo_clips(data):
     one, other = (evaluate(chosen, data).metrics for chosen in (method("dapo", clip=MASKED), method("dapo")))
     for side in ("low", "high"):
         assert one[f"clip_fraction_{side}"] == other[f"clip_fraction_{side}"]
+
+
+# ---- turns of a response, and rollouts of another policy -------------------------------------------------------------
+
+TURNS = {"name": "block", "layout": "turns", "weights": "uniform"}
+
+
+def with_tool_output(data, seed):
+    """Tool output in some places of the masks, also at a beginning; of the first token if none would be left."""
+    keep = torch.rand(data["mask"].shape, generator=torch.Generator().manual_seed(seed)) < 0.6
+    mask = data["mask"] & keep
+    return data | {"mask": mask if mask.any() else data["mask"]}
+
+
+with_tools = st.builds(with_tool_output, fields(min_live=1), st.integers(0, 1000))
+
+
+@few
+@given(data=with_tools)
+def test_normalised_each_token_has_the_gradient_of_the_turn_once(data):
+    """The product over the turn is a weight of each token's ∇ log π; geometric means change nothing."""
+    batch = TokenBatch(**data)
+    weight = batch.sum_over_blocks(batch.log_ratio, None).exp()
+    expected = -weight * batch.advantages * batch.mask / batch.whole.n_tokens
+    joint = method("dapo", ratio={**TURNS, "weights": "joint", "edges": "normalised"}, clip=None)
+    torch.testing.assert_close(evaluate(joint, data).gradient, expected)
+    plain, normalised = (
+        evaluate(method("dapo", ratio={**TURNS, "edges": edges}), data) for edges in ("as_published", "normalised")
+    )
+    assert_same(plain, normalised)
+
+
+@few
+@given(seed=st.integers(0, 1000), length=st.integers(1, 3))
+def test_uncapped_sequence_weights_are_unbiased(seed, length):
+    """Over all responses to a prompt Σ μ w f = Σ π f for any f. With a cap, the expected weight is at most 1."""
+    generator = torch.Generator().manual_seed(seed)
+    # Every response of at most ``length`` tokens among 0, 1 and 2, of which 0 ends it.
+    cut = (tokens[: tokens.index(0) + 1] if 0 in tokens else tokens for tokens in product(range(3), repeat=length))
+    responses = list(dict.fromkeys(cut))
+    mask = torch.tensor([[t < len(r) for t in range(length)] for r in responses])
+
+    def policy():
+        """Log-probabilities of the tokens of each response; a token's distribution depends on those before it."""
+        prefixes = dict.fromkeys(r[:t] for r in responses for t in range(len(r)))
+        after = {p: torch.log_softmax(torch.randn(3, generator=generator).double(), 0) for p in prefixes}
+        rows = [[float(after[r[:t]][r[t]]) if t < len(r) else 0.0 for t in range(length)] for r in responses]
+        return torch.tensor(rows, dtype=torch.float64)
+
+    log_pi, log_mu = policy(), policy()
+    pi, mu = log_pi.sum(1).exp(), log_mu.sum(1).exp()
+    f = torch.randn(len(responses), generator=generator).double()
+    correction = rollout_weights(log_pi, log_mu, mask, Sampler(correction_cap=1e9, correction_grain="sequence"))[:, 0]
+    close((mu * correction * f).sum(), (pi * f).sum())
+    for outside in ("truncate", "mask"):
+        settings = {"correction_cap": 1.2, "correction_grain": "sequence", "correction_outside": outside}
+        bounded = rollout_weights(log_pi, log_mu, mask, Sampler(**settings))[:, 0]
+        assert (mu * bounded).sum() <= 1 + 1e-9
+
+
+@few
+@given(data=fields(min_live=1), name=st.sampled_from(("a3po", "dapo", "kl_cov", "tepo")))
+def test_the_ends_of_the_loglinear_anchor(data, name):
+    """Up to one version it is the engine (α = 0), at infinite age the current policy (α = 1), of any method."""
+    chosen = method(name, anchor="loglinear")
+    engine = method(name, anchor="rollout", sampler={"correction_cap": None})
+    for age in (0, 1):
+        young = data | {"staleness": torch.full((len(data["mask"]),), age)}
+        assert_same(evaluate(chosen, young), evaluate(engine, data))
+    old = data | {"staleness": torch.full(data["mask"].shape, math.inf)}
+    corrections = rollout_weights(data["log_probs"], data["rollout_log_probs"], data["mask"], chosen.sampler)
+    on_policy = data | {"old_log_probs": data["log_probs"], "rollout_weights": corrections}
+    assert_same(evaluate(chosen, old), evaluate(method(name, anchor="old"), on_policy))
+    micro = [[row] for row in range(len(data["mask"]))]
+    assert_same(evaluate(chosen, data, micro), evaluate(chosen, data))
+
+
+# ---- advantages of a group ------------------------------------------------------------------------------------------
+
+every_advantage = pytest.mark.parametrize("function", (Grpo(), DrGrpo(), Rloo()), ids=lambda part: part.name)
+# Quarters are exact in floating point, and so are their sums; a spread is at least some quarters wide.
+quarters = st.integers(-40, 40).map(lambda n: n / 4)
+groups = st.integers(2, 8).flatmap(lambda size: st.lists(st.lists(quarters, min_size=size, max_size=size), min_size=1))
+
+
+@every_advantage
+@few
+@given(rewards=groups, shift=quarters)
+def test_a_group_sums_to_zero_and_a_shift_changes_nothing(function, rewards, shift):
+    found = function(tensor(*rewards))
+    torch.testing.assert_close(found.sum(1), torch.zeros(len(found)).double(), rtol=0, atol=1e-12)
+    torch.testing.assert_close(function(tensor(*rewards) + shift), found, rtol=1e-12, atol=1e-12)
+
+
+@every_advantage
+@few
+@given(
+    reward=st.floats(-1e6, 1e6, width=32),
+    size=st.integers(1, 17),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
+def test_equal_rewards_have_exactly_zero(function, reward, size, dtype):
+    rewards = torch.full((2, size), reward, dtype=dtype)
+    rewards[1] = torch.arange(size) if size > 1 else 0.0  # a group beside it changes nothing
+    assert function(rewards)[0].tolist() == [0.0] * size
+    assert torch.isfinite(function(rewards)).all()
+
+
+@every_advantage
+@few
+@given(place=st.integers(0, 3))
+def test_a_reward_that_is_no_number_is_passed_on(function, place):
+    """To its whole group, never as 0."""
+    rewards = tensor(*[[0.0, 1.0, 2.0, 3.0]] * 2)
+    rewards[0, place] = torch.nan
+    found = function(rewards)
+    assert found[0].isnan().all() and found[1].isfinite().all()
+
+
+@few
+@given(
+    size=st.integers(2, 17),
+    base=st.sampled_from([0.0, 1.0, 1e3, 1e6, 16_777_215.0]),
+    raised=st.integers(1, 4),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
+def test_a_normalised_advantage_is_bounded_by_the_size_of_the_group(size, base, raised, dtype):
+    """|Â| ≤ (G − 1)/√G ≤ √(G − 1), also where some rewards differ from the others in the last digit."""
+    rewards = torch.full((1, size), base, dtype=dtype)
+    rewards[:, :raised] = torch.nextafter(rewards[:, :raised], torch.full_like(rewards[:, :raised], torch.inf))
+    found = Grpo()(rewards).double()
+    assert (found.abs() <= (size - 1) / size**0.5 * (1 + 1e-5)).all()
 
 
 # ---- however a step is divided, padded or ordered, and whatever is on padding ---------------------------------------

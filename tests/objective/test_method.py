@@ -88,24 +88,13 @@ def test_own_methods_change_presets_and_each_other():
 
 
 def test_what_a_method_needs():
-    needs = {name: set(method(name).needs) for name in method_names()}
-    assert {name: found for name, found in needs.items() if found} == {
-        "clip_cov": {"step_log_probs"},
-        "kl_cov": {"step_log_probs"},
-        "tepo_max_entropy": {"entropy_gradient"},
-        "mpo_heads": {"mtp_heads"},
-        "gepo": {"groups"},
-        "m2po": {"step_log_probs"},
-        "a3po": {"staleness"},
-    }
+    needs = {name: method(name).needs for name in method_names()}
+    assert {name: found for name, found in needs.items() if found} == {k: set(v) for k, v in MISTAKES["needs"].items()}
     assert method("grpo", penalties=["kl"]).needs == {"reference"}
     by_covariance = {**method("tepo").penalties[0].data(), "entropy_signal": "covariance"}
     assert method("tepo", penalties=[by_covariance]).needs == {"step_log_probs"}
-    assert method("mpo_heads", penalties=["kl", "entropy_bonus"]).needs == {
-        "mtp_heads",
-        "reference",
-        "entropy_gradient",
-    }
+    several = method("mpo_heads", penalties=["kl", "entropy_bonus"])
+    assert several.needs == {"mtp_heads", "reference", "entropy_gradient"}
 
 
 def test_label_and_source_are_those_of_the_method_itself():
@@ -201,18 +190,10 @@ def test_what_does_not_work_is_named_by_the_check(own, changes, says):
         chosen.check()
 
 
-@pytest.mark.parametrize(
-    ("changes", "needed"),
-    [
-        ({"clip": "my_parts:declared"}, {"step_log_probs"}),
-        ({"penalties": ["my_parts:low_entropy_declared"]}, {"entropy_gradient"}),
-        ({"penalties": ["my_parts:far_declared", "kl_cov"]}, {"reference", "groups", "step_log_probs"}),
-        ({"penalties": ["my_parts:far_declared"], "anchor": "loglinear"}, {"reference", "groups", "staleness"}),
-    ],
-)
+@pytest.mark.parametrize(("changes", "needed"), MISTAKES["declared"])
 def test_what_functions_declare_is_what_the_method_needs(own, changes, needed):
     chosen = method("grpo", **changes)
-    assert chosen.needs == needed
+    assert chosen.needs == set(needed)
     chosen.check()
 
 

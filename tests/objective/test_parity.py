@@ -122,46 +122,6 @@ def test_topr_with_token_ratios_is_trinitys(trinity):
 # ---- written again from sources whose code no package has -----------------------------------------------------------
 
 
-def trinitys_m2po(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
-    """Trinity-RFT after 0.6.0 (3a41dc2, trinity/algorithm/policy_loss_fn/m2po_policy_loss.py), for one mini-batch.
-
-    Tokens that have moved as their advantage asks are kept from the smallest ℓ² on, in single precision, while the mean
-    is at most 0.04. The ratio's exponent is bounded by ±20 in its value alone.
-    """
-    log_ratio = log_probs - old_log_probs
-    moved, kept = (log_ratio.detach() * advantages[:, None] > 0) & mask, mask.clone()
-    places = moved.nonzero().tolist()
-    squares = [float(log_ratio[i, t].detach().float() ** 2) for i, t in places]
-    total, full = 0.0, False
-    for count, place in enumerate(sorted(range(len(places)), key=squares.__getitem__), 1):
-        total += squares[place]
-        full = full or total / count > 0.04
-        kept[tuple(places[place])] &= not full
-    ratio = (log_ratio + (log_ratio.clamp(-20, 20) - log_ratio).detach()).exp()
-    return -(ratio * advantages[:, None])[kept].sum() / mask.sum()
-
-
-def test_m2po_is_trinitys():
-    assert_objective(trinitys_m2po, "m2po")
-
-
-def test_of_equally_far_tokens_trinity_keeps_some():
-    """ℓ = 0.3 twice and 0.1: one 0.3 beside 0.1 has the mean 0.05, and 0.25 beside two 0.1 has 0.0275."""
-    old = torch.full((1, 4), -2.0, dtype=torch.float64)
-    mask, advantages = torch.ones(1, 4, dtype=torch.bool), torch.ones(1, dtype=torch.float64)
-    for change, ours, theirs in (
-        ([0.1, 0.1, 0.25, 0.3], [1, 1, 1, 0], [1, 1, 1, 0]),
-        ([0.1, 0.1, 0.3, 0.3], [1, 1, 0, 0], [1, 1, 1, 0]),
-    ):
-        log_probs = (old + torch.tensor([change])).requires_grad_()
-        fields = {"log_probs": log_probs, "old_log_probs": old, "advantages": advantages, "mask": mask}
-        for loss, expected in (
-            (method("m2po").loss(TokenBatch(**fields)).loss, ours),
-            (trinitys_m2po(**fields), theirs),
-        ):
-            assert (torch.autograd.grad(loss, log_probs)[0] != 0).int().tolist() == [expected]
-
-
 EMPTY = "a response without tokens"  # the authors of GEPO count it as a response, this package does not
 
 

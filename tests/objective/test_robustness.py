@@ -5,12 +5,12 @@ import math
 import pytest
 import torch
 
-from policygrain import TokenBatch, method
+from policygrain import StepTotals, TokenBatch, method
 from policygrain.objective import method_names
-from policygrain.objective.batch import PER_RESPONSE, PER_TOKEN, REQUIRED
+from policygrain.objective.batch import PER_RESPONSE, PER_TOKEN, REQUIRED, Responses
 from policygrain.objective.ratio import Block, SequenceRatio
 
-from ..support.batches import METHODS, WITH_GRADIENT, evaluate, random_fields
+from ..support.batches import METHODS, WITH_GRADIENT, by_hand, evaluate, random_fields
 
 LENGTHS = (5, 3, 1, 4)
 # How far the policy has drifted: enough for some tokens to be clipped and others not.
@@ -39,17 +39,6 @@ def test_gradient_is_the_finite_difference(name):
     assert torch.autograd.gradcheck(
         lambda *x: loss(*x).loss, inputs, eps=1e-7, atol=1e-7, rtol=1e-5, raise_exception=True
     )
-
-
-def test_reinforce_has_the_gradient_of_advantage_times_log_probability():
-    fields = random_fields(LENGTHS, seed=1)
-    log_probs = fields.pop("log_probs").requires_grad_()
-    loss = method("reinforce").loss(TokenBatch(log_probs=log_probs, **fields)).loss
-    expected = torch.zeros_like(log_probs)
-    for row, length in enumerate(LENGTHS):
-        expected[row, :length] = -fields["advantages"][row] / sum(LENGTHS)
-    torch.testing.assert_close(torch.autograd.grad(loss, log_probs)[0], expected)
-    torch.testing.assert_close(loss.item(), expected.sum().item())
 
 
 every_method = pytest.mark.parametrize("name", METHODS)
@@ -147,3 +136,27 @@ def test_a_mask_of_weights_is_refused():
     assert TokenBatch(**fields | {"mask": fields["mask"].double()}).mask.dtype == torch.bool
     with pytest.raises(ValueError, match="mask has other values than 0 and 1"):
         TokenBatch(**fields | {"mask": 0.5 * fields["mask"]})
+
+
+GROUPS = torch.tensor([7, 7, 2])
+
+
+@pytest.mark.parametrize(
+    ("chosen", "more", "says"),
+    [
+        (method("gepo"), {}, "needs `groups`"),
+        (method("gepo"), {"groups": GROUPS, "step": StepTotals(3, 3, 1)}, "`responses`"),
+        (
+            method("gepo"),
+            {"groups": GROUPS, "step": StepTotals(3, 3, 1, Responses(GROUPS, torch.ones(3)))},
+            "responses needs old_log_probs",
+        ),
+        (method("bypass"), {}, "anchor: rollout needs rollout_log_probs"),
+        (method("a3po"), {"staleness": torch.tensor([2, 2, 2])}, "anchor: loglinear needs rollout_log_probs"),
+        (method("a3po"), {"rollout_log_probs": torch.zeros(3, 1)}, "anchor: loglinear needs staleness"),
+    ],
+)
+def test_what_is_not_given_is_named(chosen, more, says):
+    batch = by_hand([[0.1]] * 3, [1.0, -1.0, 1.0], **more)
+    with pytest.raises(ValueError, match=says):
+        chosen.loss(batch)

@@ -15,8 +15,7 @@ from ..results import StudyResults, mean_by_unit, share_starts
 from ..study import Study
 from ..study.comparable import Pair, pairs
 from ..study.dependencies import start_seed
-from . import statistics
-from .statistics import LEVEL, SEEDS, STARTS, Array, Difference, Estimate, difference, holm, student
+from .statistics import LEVEL, SEEDS, STARTS, Array, Difference, Estimate, accuracy, difference, holm, student
 
 
 def unit_of(study: Study | None) -> str:
@@ -49,7 +48,7 @@ def final_accuracy(
     results: StudyResults, arm: str, *benchmarks: str, column: str = "per_problem", clean: bool = False
 ) -> Estimate:
     """Accuracy of the final models of an arm in percent, mean over these benchmarks, by default those averaged."""
-    found = statistics.accuracy(
+    found = accuracy(
         [results.scores(arm, name, clean, column) for name in benchmarks or results.averaged], unit_of(results.study)
     )
     return found._replace(mean=100 * found.mean, low=100 * found.low, high=100 * found.high)
@@ -142,8 +141,6 @@ def auc(results: StudyResults, arm: str) -> pd.Series:
         areas[seed] = 100 * float(np.trapezoid(y, x) / (x[-1] - x[0]))
     return pd.Series(areas, dtype=float)
 
-
-# ---- comparisons -----------------------------------------------------------------------------------------------------
 
 IDENTICAL, DIFFER, SMALL, OPEN = "identical", "differ", "differ by less than {:g} points", "inconclusive"
 # Replicates from which a comparison is tested: AUCs are multiples of a share, so two differences are easily equal.

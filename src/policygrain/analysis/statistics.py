@@ -181,9 +181,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return p.tolist()
 
 
-# ---- seeds ----------------------------------------------------------------------------------------------------------
-
-
 def pooled_spread(differences: Sequence[Difference]) -> Interval:
     """The standard deviation over units, pooled over differences with two or more of them each, with its 95% interval.
 

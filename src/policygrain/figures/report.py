@@ -138,9 +138,6 @@ def protocol(results: StudyResults) -> dict[str, str]:
     return {"benchmarks": "; ".join(each), **{k: str(first[k]) for k in ("engine", "grader", "prompt", "seed")}}
 
 
-# ---- in the terminal -------------------------------------------------------------------------------------------------
-
-
 def check_complete(results: StudyResults) -> None:
     """UserError if a run or an evaluation of the study is missing, or if the record of one is damaged."""
     evaluated = results.matrix.evaluated

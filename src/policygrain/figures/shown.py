@@ -94,9 +94,6 @@ def check_figures(study: Study) -> None:
         shown_by(name, study)
 
 
-# ---- names -----------------------------------------------------------------------------------------------------------
-
-
 def counted(number: object, word: str) -> str:
     """`1 update`, `16 updates`."""
     return f"{number} {word}{'' if str(number) == '1' else 's'}"

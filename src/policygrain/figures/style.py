@@ -88,9 +88,6 @@ def looks(study: Study) -> dict[str, Look]:
     return chosen | {name: chosen[key] for name, key in zip(arms, keys, strict=True)}
 
 
-# ---- means with 95% intervals ---------------------------------------------------------------------------------------
-
-
 def points(axes: Axes, x: ArrayLike, intervals: ArrayLike, **style: Any) -> None:
     """The mean, lower and upper limit of each of ``intervals`` at ``x``, joined by a line unless its style is empty."""
     rows = np.array(intervals, dtype=float)
@@ -115,9 +112,6 @@ def named_rows(axes: Axes, names: Sequence[str], below: float) -> None:
     axes.set_yticks(range(len(names)), names)
     axes.tick_params(axis="y", length=0, pad=6)
     axes.set_ylim(len(names) - below, below - 1)
-
-
-# ---- the whole figure -----------------------------------------------------------------------------------------------
 
 
 def panels(

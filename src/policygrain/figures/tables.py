@@ -135,9 +135,6 @@ def _best(results: StudyResults, arms: list[str], benchmark: str) -> str | None:
     return top if others and all(d is not None and d.low > 0 for d in found) else None
 
 
-# ---- ablation -------------------------------------------------------------------------------------------------------
-
-
 def ablation(results: StudyResults) -> tuple[pd.DataFrame, list[Part]]:
     """A row per evaluated arm: the parts of its method, and its final accuracy."""
     if not results.matrix.evaluated:
@@ -171,8 +168,6 @@ def _with_settings(name: str, settings: Mapping[str, object]) -> str:
     inside = ", ".join(f"{key} {value}" for key, value in settings.items())
     return f"{name} ({inside})" if inside else name
 
-
-# ---- contrasts -------------------------------------------------------------------------------------------------------
 
 CONTRASTS = ["comparison", "setting", "AUC", "final, sampled", "final, greedy", "tokens", "p", "n", "outcome"]
 

@@ -43,8 +43,7 @@ class StepTotals:
     n_responses: Tensor | int  # responses with a token in the loss, at least 1
     max_length: int  # L_max of the `seq_mean_token_sum_norm` aggregation
     responses: Responses | None = None  # for functions over groups; None: not known
-    # True: functions that read statistics of the step (covariances) take those of the micro-batch, so that the loss
-    # depends on how a step is divided. False: without ``tensors`` these functions raise a ValueError.
+    # True: statistics such as covariances are of the micro-batch. False: without ``tensors`` they are a ValueError.
     micro_batch_statistics: bool = False
     tensors: TokenBatch | None = None  # the whole step
 
@@ -56,8 +55,7 @@ class TokenBatch:
     ``log_probs``, ``entropy`` and ``future_log_probs`` carry gradient; everything else is constant. Log-probabilities
     are natural logarithms under the distribution that was sampled from (temperature included); entropies are
     full-vocabulary, in nats. ``mask`` is 1 on response tokens (the end-of-sequence token is one) and 0 on padding, left
-    or right. Values of the other tensors where ``mask`` is 0 have no influence, not even NaN. ValueError for other
-    shapes.
+    or right. Values of the other tensors where ``mask`` is 0 have no influence, not even NaN.
     """
 
     log_probs: Tensor
@@ -77,8 +75,7 @@ class TokenBatch:
     rollout_log_probs: Tensor | None = None
     # [batch] or [batch, tokens]: age of the policy that sampled, in versions before the current one.
     staleness: Tensor | None = None
-    # The optimizer step that this micro-batch is a part of; None: it is the whole step. Denominators and statistics
-    # are those of the step, so gradients do not depend on how a step is divided.
+    # The optimizer step that this micro-batch is a part of, whose denominators and statistics count; None: it is one.
     step: StepTotals | None = None
     # L_max of the `seq_mean_token_sum_norm` aggregation; None: the width of the step's tensors.
     max_length: int | None = None
@@ -146,20 +143,12 @@ class TokenBatch:
 
     @property
     def has_entropies(self) -> bool:
-        """Whether the batch has the entropies of both policies."""
         return self.entropy is not None and self.old_entropy is not None
 
     @property
     def log_ratio(self) -> Tensor:
         """ℓ = log π_θ − log π_old, 0 on padding. [batch, tokens]."""
         return self.log_probs - self.old_log_probs
-
-    @property
-    def future_log_ratio(self) -> Tensor:
-        """Σ_n log π_n,θ − log π_n,old over the prediction heads. [batch, tokens]. ValueError without them."""
-        if self.future_log_probs is None or self.old_future_log_probs is None:
-            raise ValueError("block.future: mtp_heads needs future_log_probs and old_future_log_probs")
-        return self.future_log_probs - self.old_future_log_probs
 
     @property
     def lengths(self) -> Tensor:

@@ -287,8 +287,7 @@ class M2po(Clip, name="m2po"):
 
     Source: 2510.01161 algorithm 1. Only tokens with Â (r − 1) > 0 count, which PPO's clip could silence: of the whole
     step, those with the largest ℓ² are masked until the mean over the others is within the budget. A masked token has
-    value 0, and denominators do not change. The authors' code computes a clip range per call instead; AReaL masks by
-    the log-ratio of π_old to the engine, whatever the sign of the advantage.
+    value 0, and denominators do not change. The authors' code and AReaL's differ (docs/methods/newer.md).
     """
 
     budget: float = setting(0.04, "τ: largest mean of the squared log-ratio", gt=0)

@@ -25,10 +25,7 @@ FLAGS = ("mask_signal_covariance", "micro_batch_statistics")
 
 @dataclass(frozen=True)
 class LossOutput:
-    """``loss`` is a scalar with gradient, ``metrics`` are floats (see docs/results.md).
-
-    Metrics are read from the device when they are first asked for, so a GPU can begin the backward pass before.
-    """
+    """A scalar loss with gradient, and metrics (docs/results.md), which a GPU computes beside the backward pass."""
 
     loss: Tensor
     tensors: dict[str, Tensor]  # metrics as scalars on the device
@@ -37,7 +34,7 @@ class LossOutput:
 
     @cached_property
     def metrics(self) -> dict[str, float]:
-        """The metrics of a whole step, or a micro-batch's share of them for `merge_metrics`."""
+        """Those of a whole step, or a micro-batch's share for `merge_metrics`; the first call waits for the device."""
         numbers = torch.stack([value.to(torch.float64) for value in self.tensors.values()]).tolist()
         parts = dict(zip(self.tensors, numbers, strict=True))
         return (merge_metrics([parts]) if self.is_whole_step else parts) | self.flags
@@ -198,8 +195,7 @@ def rollout_weights(log_probs: Tensor, rollout_log_probs: Tensor, mask: Tensor, 
     """Weights π_old/μ of tokens that the engine μ sampled, without gradient, 1 on padding. [batch, tokens].
 
     ``correction_outside: truncate``: min(max(w, floor), cap), truncated importance sampling; ``mask``: w inside
-    [floor, cap], else 0. Without a cap all are 1. Tokens whose ratio at the ``rejection_grain`` is outside
-    [rejection_low, rejection_high] have weight 0. This leaves the denominators of the loss as they are.
+    [floor, cap], else 0. Tokens with a ratio outside of that for rejection have weight 0. Denominators do not change.
     """
     floor, cap = sampler.correction_floor, sampler.correction_cap
     weights = torch.ones_like(log_probs)

@@ -142,7 +142,6 @@ class Method:
             raise ValueError("anchor: must be old with ratio group_expectation, which reads totals of the old policy")
 
     def parts(self) -> dict[str, Part]:
-        """The parts by their keys."""
         penalties = {f"penalties[{i}]": part for i, part in enumerate(self.penalties)}
         slots = {"advantage": self.advantage, "ratio": self.ratio, "clip": self.clip, "aggregation": self.aggregation}
         return {**slots, **penalties}

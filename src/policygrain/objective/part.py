@@ -29,10 +29,8 @@ def setting(default: Any, description: str, **bounds: float) -> Any:
 def needs(*names: Need) -> Callable[[Function], Function]:
     """Declare the inputs that a function needs; the trainer provides only inputs that a method's functions declare.
 
-    * ``step_log_probs``: ``batch.step_tensors``, the whole optimizer step under the current policy;
-    * ``entropy_gradient``: ``batch.entropy`` carries gradient;
-    * ``reference``: ``batch.ref_log_probs``, log-probabilities under the frozen initial policy;
-    * ``groups``: ``batch.groups``, which prompt each response belongs to, and ``batch.responses``, all of the step.
+    ``step_log_probs``: ``batch.step_tensors``; ``entropy_gradient``: ``batch.entropy`` carries gradient; ``reference``:
+    ``batch.ref_log_probs``; ``groups``: ``batch.groups`` and ``batch.responses`` (docs/methods/README.md).
 
     >>> @needs("reference")
     ... def far_from_start(batch):
@@ -96,7 +94,6 @@ class Part(abc.ABC):
         return getattr(self.__call__, "needs", frozenset())
 
     def data(self) -> dict[str, Any]:
-        """The name and the parameters, as in YAML."""
         return {"name": self.name, **self.settings}
 
 

@@ -123,7 +123,9 @@ class Block(Ratio, name="block"):
             log_ratio = constant + (log_ratio - constant) / self.coverage(batch).to(log_ratio.dtype)
         log_sum, count = self._sum(log_ratio, batch), self._sum(batch.mask.to(log_ratio.dtype), batch)
         if self.future == "mtp_heads":
-            log_sum = log_ratio + batch.future_log_ratio
+            if batch.future_log_probs is None or batch.old_future_log_probs is None:
+                raise ValueError("block.future: mtp_heads needs future_log_probs and old_future_log_probs")
+            log_sum = log_ratio + (batch.future_log_probs - batch.old_future_log_probs)
         # The β-weighted sum over a window is β_n·(sum over it) + (β_0 − β_n)·ℓ_t, and so is the sum of its β.
         beta_0, beta_n = self.beta
         weighted = beta_n * log_sum + (beta_0 - beta_n) * log_ratio
@@ -158,7 +160,6 @@ class Block(Ratio, name="block"):
 
     @property
     def needs(self) -> frozenset[Need]:
-        """`mtp_heads` with ``future: mtp_heads``."""
         return frozenset({"mtp_heads"} if self.n_mtp_heads else ())
 
     @property

@@ -136,7 +136,6 @@ class Kl(Penalty, name="kl"):
 
     @property
     def needs(self) -> frozenset[Need]:
-        """The reference model, if it is the initial policy; the log-probabilities of the step, for covariances."""
         reference = frozenset[Need]({"reference"} if self.reference == "initial" else ())
         return reference | frozenset[Need]({"step_log_probs"} if self.entropy_signal == "covariance" else ())
 

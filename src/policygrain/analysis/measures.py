@@ -13,8 +13,8 @@ from ..errors import NoResults, UserError
 from ..paths import START
 from ..results import StudyResults, mean_by_unit, share_starts
 from ..study import Study
-from ..study.comparable import Pair, pairs
 from ..study.dependencies import start_seed
+from ..study.runs import Pair, pairs
 from .statistics import LEVEL, SEEDS, STARTS, Array, Difference, Estimate, accuracy, difference, holm, student
 
 

@@ -10,8 +10,7 @@ from ..data.sets import sampling_of
 from ..errors import UserError, did_you_mean
 from ..objective import comparison_names, method, method_names
 from ..study import Study
-from ..study.comparable import Pair, different_parts
-from ..study.runs import START, arms_of, run_matrix
+from ..study.runs import START, Pair, arms_of, different_parts, run_matrix
 
 if TYPE_CHECKING:
     from ..results import StudyResults

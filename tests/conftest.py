@@ -165,7 +165,7 @@ def missing(need: str) -> str | None:
         case "verl":
             from importlib.metadata import PackageNotFoundError
 
-            from policygrain.trainers.verl_settings import verl_python
+            from policygrain.trainers.verl import verl_python
 
             try:
                 verl_python()

@@ -11,8 +11,7 @@ from policygrain.errors import UserError
 from policygrain.integrations.options import EXPORTED
 from policygrain.paths import DataFolder
 from policygrain.study.runs import run_matrix
-from policygrain.trainers.verl import export
-from policygrain.trainers.verl_settings import verl_python
+from policygrain.trainers.verl import export, verl_python
 from policygrain_lab.conformance.verl import assert_verl
 from tests.support.small import small_study
 from tests.support.verl_on_cpu import ENVIRONMENT, SETTINGS

@@ -10,7 +10,7 @@ import yaml
 from policygrain.errors import UserError
 from policygrain.study import Study
 from policygrain.study.runs import Arm, run_matrix
-from policygrain.trainers import check, verl_settings
+from policygrain.trainers import check, verl
 from policygrain.trainers.check import TRAINERS, check_trainers, lacking
 
 from ..support.small import small_study, train_small
@@ -35,8 +35,8 @@ def arm_of(study: Study) -> Arm:
 @pytest.fixture
 def installed(monkeypatch):
     """verl, of the release that was tested."""
-    monkeypatch.setattr(verl_settings, "verl_version", lambda _: "0.9.1")
-    monkeypatch.setenv(verl_settings.PYTHON, sys.executable)
+    monkeypatch.setattr(verl, "verl_version", lambda _: "0.9.1")
+    monkeypatch.setenv(verl.PYTHON, sys.executable)
 
 
 @pytest.mark.parametrize("feature", DATA["features"])
@@ -86,7 +86,7 @@ def test_a_trainer_that_is_missing_or_of_another_release_is_named(trainer, versi
             raise check.PackageNotFoundError(name)
         return version
 
-    monkeypatch.setenv(verl_settings.PYTHON, "nowhere")
+    monkeypatch.setenv(verl.PYTHON, "nowhere")
     monkeypatch.setattr(check, "version", installed)
     with pytest.raises(UserError, match=rf"training\.trainer: .*{message}"):
         check_trainers(study_of(trainer, {}, {}))

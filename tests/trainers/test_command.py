@@ -19,7 +19,7 @@ from policygrain.results import run_config, run_metrics, run_summary, run_timing
 from policygrain.study import Study, parse_study
 from policygrain.study.runs import run_matrix
 from policygrain.train.stopping import Stop
-from policygrain.trainers import command, program
+from policygrain.trainers import command, launch
 from policygrain.trainers.check import check_trainers
 from policygrain.trainers.command import filled
 
@@ -79,7 +79,7 @@ def folder(tmp_path, monkeypatch):
     """The working directory, with the script; programs and logs are looked at without delay."""
     (tmp_path / "script.py").write_text(SCRIPT)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(program, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(launch, "POLL_SECONDS", 0.02)
     monkeypatch.setattr(command, "WATCH_SECONDS", 0.02)
     return tmp_path
 

@@ -35,14 +35,16 @@ from policygrain.train.rollouts import PromptStream
 from policygrain.train.stopping import Stop
 from policygrain.trainers.launch import launcher
 from policygrain.trainers.verl import (
+    PYTHON,
+    VERL,
     export,
     final_model,
-    metric_rows,
+    of_study,
     read_back,
     read_log,
+    records_of,
     training_rows,
 )
-from policygrain.trainers.verl_settings import PYTHON, VERL, of_study
 
 from ..support.files import load_script, write_lines
 from ..support.scripted import Scripted
@@ -205,7 +207,7 @@ def attempt(tmp_path, made, monkeypatch):
     program.chmod(0o755)
     monkeypatch.setenv(PYTHON, str(program))
     monkeypatch.setenv("PID_FILE", str(tmp_path / "pid"))
-    monkeypatch.setattr("policygrain.trainers.program.POLL_SECONDS", 0.05)
+    monkeypatch.setattr("policygrain.trainers.launch.POLL_SECONDS", 0.05)
 
     def train(what: str, stop: Stop | None = None, **training: object) -> RunFolder:
         monkeypatch.setenv("WHAT", what)
@@ -308,9 +310,9 @@ def test_a_run_of_verl_has_the_records_of_a_run(trained, tmp_path):
 
 def test_with_dynamic_sampling_the_accuracy_before_it_is_unknown():
     data: dict[str, Any] = metrics_of_verl(1) | {"training/filter_groups/evicted_samples": 3}
-    row = metric_rows({1: data}, SETTINGS, True)[0]
+    row = records_of({1: data}, SETTINGS, True)[0][0]
     passes = SETTINGS.model_copy(update={"epochs": 3})
-    assert row["total_updates"] == 2 and metric_rows({1: data}, passes, True)[0] == row | {"total_updates": 6}
+    assert row["total_updates"] == 2 and records_of({1: data}, passes, True)[0][0] == row | {"total_updates": 6}
     assert (row["sampled_accuracy"], row["accuracy"], row["groups_dropped"]) == (None, RIGHT / 16, 3)
     assert (row["total_samples"], row["total_tokens"]) == (16 + 3 * 4, 280), "those of dropped groups included"
 
@@ -346,5 +348,5 @@ def test_what_is_not_a_whole_run_is_refused_and_nothing_is_written(how, trained,
 def test_nan_that_verl_writes_as_null_is_nan(tmp_path):
     data = {"critic/score/mean": None, "response_length/mean": 8.0, "actor/grad_norm": None}
     (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 1, "data": data}) + "\n")
-    row = metric_rows(read_log(tmp_path, 1), SETTINGS, False)[0]
+    row = records_of(read_log(tmp_path, 1), SETTINGS, False)[0][0]
     assert math.isnan(row["reward_mean"]) and row["response_length_mean"] == 8.0

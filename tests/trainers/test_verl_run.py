@@ -12,8 +12,7 @@ from policygrain.integrations.options import EXPORTED
 from policygrain.paths import DataFolder, RunFolder, StudyFolder
 from policygrain.results import run_metrics, run_summary
 from policygrain.study.runs import run_matrix
-from policygrain.trainers.verl import export
-from policygrain.trainers.verl_settings import verl_python
+from policygrain.trainers.verl import export, verl_python
 
 from ..support.small import SMALL, small_study, write_study
 from ..support.snakemake import TIMEOUT, kill_when, planned, snakemake

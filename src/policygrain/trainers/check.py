@@ -8,20 +8,17 @@ with the lock of the run's folder. If ``stop`` has a reason to stop after a step
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import fields
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from ..errors import UserError, did_you_mean
 from ..integrations.options import NEEDS, VERL_LACKS, reads_entropies
 from ..study.runs import run_matrix
-from . import verl_settings
 
 if TYPE_CHECKING:
     from ..study import Study
@@ -29,72 +26,42 @@ if TYPE_CHECKING:
     from ..study.schema import Training
 
 TRL: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("trl.yaml").read_text())
-
-
-class Trainer(NamedTuple):
-    """A trainer: the module of its `train`, its package, and the check of its own settings."""
-
-    module: str
-    several_processes: bool = False
-    release: str = ""  # of its package, that runs were tested with
-    installed: Callable[[], str] = str  # the release in its environment. PackageNotFoundError
-    setup: str = ""
-    check: Callable[[Study, Arm], None] = lambda study, arm: None
-
-
-TRAINERS = {
-    "policygrain": Trainer("..train.loop"),
-    "trl": Trainer(
-        ".trl",
-        several_processes=True,
-        release="1.16",
-        installed=lambda: version("trl"),
-        setup="run `make setup`, or pip's extra `trl`",
-        check=lambda study, arm: _check_trl(arm.training),
-    ),
-    "verl": Trainer(
-        ".verl",
-        release="0.9",
-        installed=lambda: verl_settings.verl_version(verl_settings.verl_python()),
-        setup="run `make setup-verl`",
-        check=verl_settings.check_own,
-    ),
-    "command": Trainer(".command", check=lambda study, arm: _command().check_command(study, arm)),
-}
-LACK_HEADS, VERL = ("trl", "verl"), ("verl",)
-
-
-def features(study: Study, arm: Arm) -> dict[str, tuple[bool, tuple[str, ...]]]:
-    """What not every trainer has → whether an arm asks for it, and the trainers that lack it (docs/trainers.md)."""
-    settings, method = arm.training, arm.method
-    sampler, divides = method.sampler, settings.prompts_per_step % settings.updates_per_batch == 0
-    return {
-        "parts by turns: a response of a study is one turn, and only your own trainer can have more": (
-            getattr(method.ratio, "layout", None) == "turns",
-            tuple(TRAINERS),
-        ),
-        # verl computes statistics of a step over the micro-batch, and masks from other inputs.
-        **{NEEDS[need]: (need in method.needs, VERL) for need in (*VERL_LACKS, "step_log_probs")},
-        NEEDS["mtp_heads"]: ("mtp_heads" in method.needs, LACK_HEADS),
-        "a mask by entropies (TEPO)": (reads_entropies(method), VERL),
-        "an overlong penalty (sampler.overlong_buffer)": (bool(sampler.overlong_buffer), VERL),
-        "truncated responses left out of the loss (sampler.mask_truncated)": (sampler.mask_truncated, VERL),
-        "rollout correction (sampler.correction_cap, rejection_high)": (sampler.corrects, VERL),
-        "a ratio to the engine (anchor: rollout)": (method.anchor != "old", VERL),
-        "an advantage other than grpo and dr_grpo": (method.advantage.name not in ("grpo", "dr_grpo"), VERL),
-        "older rollouts (training.off_policy_steps)": (settings.off_policy_steps > 0, VERL),
-        "the engine's log-probabilities as the old policy's (training.old_log_probs)": (
-            settings.old_log_probs != "trainer",
-            VERL,
-        ),
-        "adapters (model.lora)": (study.model.lora is not None, VERL),
-        "updates that do not divide the prompts of a batch (training.updates_per_batch)": (not divides, VERL),
-    }
+# The modules with the `train` of each trainer. Most import torch, so they are imported when they are used.
+TRAINERS = {"policygrain": "..train.loop", "trl": ".trl", "verl": ".verl", "command": ".command"}
+# Packages of trainers: the release that runs were tested with, and how it is installed.
+PACKAGES = {"trl": ("1.16", "run `make setup`, or pip's extra `trl`"), "verl": ("0.9", "run `make setup-verl`")}
 
 
 def lacking(trainer: str, study: Study, arm: Arm) -> list[str]:
-    """The features that an arm asks for and a trainer lacks."""
-    return [text for text, (asked, without) in features(study, arm).items() if asked and trainer in without]
+    """The features that an arm asks for and a trainer lacks (docs/trainers.md)."""
+    settings, method = arm.training, arm.method
+    sampler = method.sampler
+    asked = {
+        "parts by turns: a response of a study is one turn, and only your own trainer can have more": (
+            getattr(method.ratio, "layout", None) == "turns"
+        )
+    }
+    if trainer == "trl":
+        asked[NEEDS["mtp_heads"]] = "mtp_heads" in method.needs
+    if trainer == "verl":
+        # verl computes statistics of a step over the micro-batch, and masks from other inputs.
+        asked |= {NEEDS[need]: need in method.needs for need in (*VERL_LACKS, "step_log_probs")} | {
+            "a mask by entropies (TEPO)": reads_entropies(method),
+            "an overlong penalty (sampler.overlong_buffer)": sampler.overlong_buffer > 0,
+            "truncated responses left out of the loss (sampler.mask_truncated)": sampler.mask_truncated,
+            "rollout correction (sampler.correction_cap, rejection_high)": sampler.corrects,
+            "a ratio to the engine (anchor: rollout)": method.anchor != "old",
+            "an advantage other than grpo and dr_grpo": method.advantage.name not in ("grpo", "dr_grpo"),
+            "older rollouts (training.off_policy_steps)": settings.off_policy_steps > 0,
+            "the engine's log-probabilities as the old policy's (training.old_log_probs)": (
+                settings.old_log_probs != "trainer"
+            ),
+            "adapters (model.lora)": study.model.lora is not None,
+            "updates that do not divide the prompts of a batch (training.updates_per_batch)": (
+                settings.prompts_per_step % settings.updates_per_batch != 0
+            ),
+        }
+    return [feature for feature, is_asked in asked.items() if is_asked]
 
 
 def check_trainers(study: Study) -> None:
@@ -103,7 +70,7 @@ def check_trainers(study: Study) -> None:
     for arm in arms:
         check_arm(study, arm)
     if any(arm.training.trainer == "command" for arm in arms):
-        _command().check_distinct(study)
+        import_module(TRAINERS["command"], __package__).check_distinct(study)
 
 
 def trainer_notes(study: Study) -> list[str]:
@@ -121,7 +88,7 @@ def trainer_notes(study: Study) -> list[str]:
 def check_arm(study: Study, arm: Arm) -> None:
     """UserError if the arm's trainer lacks a feature, is not installed, or cannot run in several processes as here."""
     settings = arm.training
-    name, trainer = settings.trainer, TRAINERS[settings.trainer]
+    name = settings.trainer
     used = {name, *(other.training.trainer for other in run_matrix(study).arms.values())}
     for other in TRAINERS:
         if getattr(settings, other, None) and other not in used:
@@ -133,26 +100,35 @@ def check_arm(study: Study, arm: Arm) -> None:
             f"training.trainer: {name} lacks features that {arm.name} needs: {'; '.join(lacks)}. {instead} them out "
             "(docs/trainers.md)."
         )
-    if not trainer.several_processes and (ranks := os.environ.get("WORLD_SIZE", "1")) != "1":
+    if name != "trl" and (ranks := os.environ.get("WORLD_SIZE", "1")) != "1":
         raise UserError(
             f"training.trainer: {name} is started as one process, and this one is one of {ranks}. Set it to trl, or "
             "start one process."
         )
+    if name in PACKAGES:
+        _check_release(name)
+    if name == "trl":
+        _check_trl(settings)
+    elif name != "policygrain":
+        import_module(TRAINERS[name], __package__).check(study, arm)
+
+
+def _check_release(name: str) -> None:
+    """UserError unless a trainer's package is installed in the release that runs were tested with."""
+    release, setup = PACKAGES[name]
     try:
-        installed = trainer.installed()
+        if name == "verl":
+            from .verl import verl_python, verl_version
+
+            installed = verl_version(verl_python())
+        else:
+            installed = version(name)
     except PackageNotFoundError as error:
-        raise UserError(f"training.trainer: {name} is not installed; {trainer.setup}.") from error
-    if trainer.release and not installed.startswith(f"{trainer.release}."):
+        raise UserError(f"training.trainer: {name} is not installed; {setup}.") from error
+    if not installed.startswith(f"{release}."):
         raise UserError(
-            f"training.trainer: {name} {installed} is installed, and runs were tested with {trainer.release}; "
-            f"{trainer.setup}."
+            f"training.trainer: {name} {installed} is installed, and runs were tested with {release}; {setup}."
         )
-    trainer.check(study, arm)
-
-
-def _command() -> ModuleType:
-    """Its module, which imports torch."""
-    return import_module(".command", __package__)
 
 
 def _check_trl(settings: Training) -> None:

@@ -15,9 +15,9 @@ import shlex
 import shutil
 import string
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
@@ -34,19 +34,15 @@ from ..results import run_config, run_timings
 from ..study.dependencies import CODE
 from ..study.dependencies import settings as settings_of
 from ..study.runs import Arm, different_parts, run_matrix
-from ..study.schema import Training
+from ..study.schema import Study, Training
 from ..text import flat, some
 from ..train.checkpoint import line
-from .program import run_program
-
-if TYPE_CHECKING:
-    from ..study import Study
-    from ..train.stopping import Stop
+from ..train.stopping import Stop
+from .launch import run_program
 
 WATCH_SECONDS = 5.0  # between two looks at the log
 OWN = ("trainer", "command", "logs.file", "logs.format", "logs.step", "metrics", "model")  # keys under `training`
 COUNTED = ("steps", "validate_every")  # what the log is checked with
-RESUME = "--resume"
 
 
 def train(
@@ -60,12 +56,12 @@ def train(
     take_back(run, key)
     log = Log(settings, run, filled(settings.logs.file, values))  # type: ignore[union-attr]
     if not (run.trained.exists() and run.trained.read_text() == key):
-        command = filled(text, values | {"resume": RESUME if run.out.exists() else ""}, quoted=True)
+        command = filled(text, values | {"resume": "--resume" if run.out.exists() else ""}, quoted=True)
         run.out.mkdir(exist_ok=True)
         print(f"policygrain: {command}", flush=True)
         shell = ["bash", "-eo", "pipefail", "-c", command]
         resumes = "the same command continues it." if "{resume}" in text else "it can be started again."
-        run_program("the command", shell, run.path, run.output, {}, stop, lambda: resumes, log.watch, cwd=Path.cwd())
+        run_program("the command", shell, Path.cwd(), run.output, {}, stop, lambda: resumes, log.watch)
         atomic_text(run.trained, key)
     try:
         rows = log.rows(log.read(), ended=True)
@@ -74,13 +70,14 @@ def train(
             take_model(study, Path(filled(settings.model, values)), run)
     except UserError as error:
         raise UserError(f"{error} The command is not started again, unless you remove {run.trained}.") from error
+    last = rows[-1]
     return FinalMetrics(
-        validation_accuracy=rows[-1]["validation_accuracy"],
-        validation_length=rows[-1].get("validation_length", math.nan),
+        validation_accuracy=last["validation_accuracy"],
+        validation_length=last.get("validation_length", math.nan),
         steps=settings.steps,
         updates=settings.steps,
-        tokens=_count(rows[-1], "total_tokens"),
-        samples=_count(rows[-1], "total_samples"),
+        tokens=round(last["total_tokens"]) if "total_tokens" in last else None,
+        samples=round(last["total_samples"]) if "total_samples" in last else None,
         seconds=log.seconds,
     )
 
@@ -92,10 +89,6 @@ def take_back(run: RunFolder, key: str) -> None:
             for path in (run.out, run.output, run.timings, run.trained):
                 if (moved := trained.parent / path.name).exists():
                     moved.rename(path)
-
-
-def _count(row: Mapping[str, Any], name: str) -> int | None:
-    return None if name not in row else round(row[name])
 
 
 def take_model(study: Study, model: Path, run: RunFolder) -> None:
@@ -238,7 +231,7 @@ def filled(text: str, values: Mapping[str, str], quoted: bool = False, where: st
     return "".join(literal + (texts[name] if name is not None else "") for literal, name, _, _ in parts)
 
 
-def check_command(study: Study, arm: Arm) -> None:
+def check(study: Study, arm: Arm) -> None:
     """UserError for placeholders, keys and methods that the command does not read, and files that runs would share."""
     settings = arm.training
     values = placeholders(study, arm, 0, study.model.start, DataFolder(Path()), RunFolder(Path()))
@@ -250,8 +243,24 @@ def check_command(study: Study, arm: Arm) -> None:
     used = names_in(command, "training.command")
     if "out" not in used:
         raise UserError("training.command: must contain {out}, the folder of a run: no two runs write the same files.")
-    _check_keys(study, arm, used)
-    _check_method(study, arm)
+    for key, value in arm.settings:
+        if key not in (*used, "trainer", *COUNTED):
+            raise UserError(f"vary.{key}: {value} would change nothing: training.command has no {{{key}}}.")
+    of_arm = study.model_copy(update={"training": settings})
+    read = {"methods", "training.logs", *(f"training.{key}" for key in (*OWN, *COUNTED, *used)), *used}
+    for key in sorted(settings_of(of_arm, "run").keys() - settings_of(study, "evaluation").keys() - read):
+        name = key.removeprefix("training.")
+        raise UserError(f"{key}: the command does not read it. Leave it out, or add {{{name}}} to training.command.")
+    if (method := study.methods.get(arm.method_name)) is not None:
+        try:
+            plain = study.model_copy(update={"methods": {}}).method(method.name)  # the preset of this name
+        except UserError:
+            plain = Method(name=method.name)
+        if parts := different_parts(method, plain):
+            raise UserError(
+                f"methods.{method.name}: the command does not read {parts[0]}; with trainer: command, a method is a "
+                "name with a label. What differs belongs in the script, or in `vary` with a placeholder."
+            )
     if study.model.is_made and "start" not in used:
         raise UserError(
             "model.start: the pipeline makes an initial model that the command does not read. Add {start} to "
@@ -265,43 +274,13 @@ def check_distinct(study: Study) -> None:
     """UserError if two runs of the study would start the same command."""
     commands: dict[str, str] = {}
     matrix = run_matrix(study)
-    for arm, runs in matrix.by_arm().items():
-        one = matrix.arms[arm]
-        if one.training.trainer != "command":
-            continue
-        values = placeholders(study, one, 0, study.model.start, DataFolder(Path()), RunFolder(Path()))
-        for run in runs:
-            command = filled(str(one.training.command), values | {"seed": str(run.seed)}, quoted=True)
+    for run in matrix.runs:
+        arm = matrix.arms[run.arm]
+        if arm.training.trainer == "command":
+            values = placeholders(study, arm, run.seed, study.model.start, DataFolder(Path()), RunFolder(Path()))
+            command = filled(str(arm.training.command), values, quoted=True)
             if (twin := commands.setdefault(command, run.name)) != run.name:
                 raise UserError(
                     f"training.command: is the same for {twin} and {run.name}. Let it read {{method}}, {{seed}} and "
                     "what an experiment varies."
                 )
-
-
-def _check_keys(study: Study, arm: Arm, used: Sequence[str]) -> None:
-    """UserError for a key that a run depends on, or that varies, and that the command does not read."""
-    for key, value in arm.settings:
-        if key not in (*used, "trainer", *COUNTED):
-            raise UserError(f"vary.{key}: {value} would change nothing: training.command has no {{{key}}}.")
-    of_arm = study.model_copy(update={"training": arm.training})
-    read = {"methods", "training.logs", *(f"training.{key}" for key in (*OWN, *COUNTED, *used)), *used}
-    for key in sorted(settings_of(of_arm, "run").keys() - settings_of(study, "evaluation").keys() - read):
-        name = key.removeprefix("training.")
-        raise UserError(f"{key}: the command does not read it. Leave it out, or add {{{name}}} to training.command.")
-
-
-def _check_method(study: Study, arm: Arm) -> None:
-    """UserError if a method of the study has parts, which the command would not read."""
-    if (given := study.methods.get(arm.method_name)) is None:
-        return
-    presets = study.model_copy(update={"methods": {}})
-    try:
-        plain = presets.method(given.name)
-    except UserError:
-        plain = Method(name=given.name)
-    if parts := different_parts(given, plain):
-        raise UserError(
-            f"methods.{given.name}: the command does not read {parts[0]}; with trainer: command, a method is a name "
-            "with a label. What differs belongs in the script, or in `vary` with a placeholder."
-        )

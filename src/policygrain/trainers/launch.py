@@ -1,6 +1,6 @@
-"""The processes that train a run together, started by torchrun or SLURM's `srun`.
+"""Processes that train a run: the ranks that torchrun or SLURM's `srun` starts, and programs that are watched here.
 
-If one of them fails, torchrun and `srun --kill-on-bad-exit=1` end the others.
+If a rank fails, torchrun and `srun --kill-on-bad-exit=1` end the others.
 """
 
 from __future__ import annotations
@@ -8,18 +8,38 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UserError
+from ..errors import Stopped, UserError
 
 if TYPE_CHECKING:
     from ..study.schema import Training
+    from ..train.stopping import Stop
 
 TIMEOUT = timedelta(minutes=30)  # a rank that is further behind than this counts as failed
+
+
+# ---- ranks -----------------------------------------------------------------------------------------------------------
+
+
+def launcher(resources: Mapping[str, Any]) -> str:
+    """The command before that of a job, which starts the processes of a run; empty for a single one (no `mpi`)."""
+    if not resources.get("mpi"):
+        return ""
+    nodes = resources.get("nodes")
+    tasks = resources.get("tasks") or (nodes or 1) * resources.get("tasks_per_node", 1)
+    where = f"--nodes={nodes} " if nodes else ""
+    gpus = f"--gpus={resources['gpu']} " if resources.get("gpu") else ""
+    # A step does not inherit the job's CPUs per task. If a rank is killed, the others must not wait for it.
+    cpus = f"--cpus-per-task={resources.get('cpus_per_task', 1)} --kill-on-bad-exit=1"
+    return f"{resources['mpi']} {where}--ntasks={tasks} {cpus} {gpus}"
 
 
 @contextlib.contextmanager
@@ -29,11 +49,10 @@ def processes(settings: Training) -> Iterator[None]:
     The default process group uses gloo, and NCCL for GPUs; each process sees one GPU. Does nothing for a single
     process. UserError if not all ranks join.
     """
-    if settings.trainer in ("verl", "command"):  # which start their own
-        yield
-        return
-    read_slurm()
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    own = settings.trainer in ("verl", "command")  # which start their own
+    if not own:
+        read_slurm()
+    if own or os.environ.get("WORLD_SIZE", "1") == "1":
         yield
         return
     # Before CUDA is initialised, make this process's GPU the only visible one: an engine uses the first visible GPU.
@@ -54,49 +73,25 @@ def processes(settings: Training) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def launcher(resources: Mapping[str, Any]) -> str:
-    """The command before that of a job, which starts the processes of a run; empty for a single one (no `mpi`)."""
-    if not resources.get("mpi"):
-        return ""
-    nodes = resources.get("nodes")
-    tasks = resources.get("tasks") or (nodes or 1) * resources.get("tasks_per_node", 1)
-    where = f"--nodes={nodes} " if nodes else ""
-    gpus = f"--gpus={resources['gpu']} " if resources.get("gpu") else ""
-    # A step does not inherit the job's CPUs per task. If a rank is killed, the others must not wait for it.
-    cpus = f"--cpus-per-task={resources.get('cpus_per_task', 1)} --kill-on-bad-exit=1"
-    return f"{resources['mpi']} {where}--ntasks={tasks} {cpus} {gpus}"
-
-
 def read_slurm() -> None:
-    """Set the variables of torchrun from those of `srun`, except in batch scripts and in steps with one task."""
-    slurm = os.environ
-    if "RANK" in slurm or _tasks() == 1:
-        return
-    address, port = _meeting_point()
-    os.environ |= {
-        "RANK": slurm["SLURM_PROCID"],
-        "WORLD_SIZE": slurm["SLURM_STEP_NUM_TASKS"],
-        "LOCAL_RANK": slurm["SLURM_LOCALID"],
-        "LOCAL_WORLD_SIZE": re.split(r"\D", slurm.get("SLURM_STEP_TASKS_PER_NODE", "1"))[0],
-        "MASTER_ADDR": address,
-        "MASTER_PORT": port,
-    }
+    """Set the variables of torchrun from those of `srun`, except in batch scripts and in steps with one task.
 
-
-def _tasks() -> int:
-    """Tasks of this step of a SLURM job; 1 in a batch script and without SLURM."""
-    return int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))
-
-
-def _meeting_point() -> tuple[str, str]:
-    """Address and port on the first node of this step; MASTER_ADDR and MASTER_PORT override them.
-
-    The port is above the ports of Ray's workers and below those of outgoing connections, and differs between job steps.
+    Ranks meet at the first node of the step, at a port above those of Ray's workers and below those of outgoing
+    connections, which differs between job steps; MASTER_ADDR and MASTER_PORT override both.
     """
     slurm = os.environ
+    tasks = slurm.get("SLURM_STEP_NUM_TASKS", "1")
+    if "RANK" in slurm or tasks == "1":
+        return
     port = 20_000 + (31 * int(slurm["SLURM_JOB_ID"]) + int(slurm["SLURM_STEP_ID"])) % 12_000
-    address = slurm.get("MASTER_ADDR") or _address_of_first(slurm["SLURM_STEP_NODELIST"])
-    return address, slurm.get("MASTER_PORT") or str(port)
+    os.environ |= {
+        "RANK": slurm["SLURM_PROCID"],
+        "WORLD_SIZE": tasks,
+        "LOCAL_RANK": slurm["SLURM_LOCALID"],
+        "LOCAL_WORLD_SIZE": re.split(r"\D", slurm.get("SLURM_STEP_TASKS_PER_NODE", "1"))[0],
+        "MASTER_ADDR": slurm.get("MASTER_ADDR") or _address_of_first(slurm["SLURM_STEP_NODELIST"]),
+        "MASTER_PORT": slurm.get("MASTER_PORT") or str(port),
+    }
 
 
 def _address_of_first(nodes: str) -> str:
@@ -115,3 +110,70 @@ def own_gpu(local: int, visible: str) -> str:
     """The GPU of the process with rank ``local`` on its node. ``visible``: as CUDA_VISIBLE_DEVICES; empty: no GPU."""
     names = visible.split(",")
     return names[local % len(names)]
+
+
+# ---- another program -------------------------------------------------------------------------------------------------
+
+POLL_SECONDS = 1.0
+END_SECONDS = 20.0  # from SIGTERM to SIGKILL
+# The kernel kills the program when this process is killed (PR_SET_PDEATHSIG is 1): otherwise it would go on training in
+# the folder while the next command starts it there again.
+END_WITH_PARENT = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execvp(sys.argv[1], sys.argv[1:])"
+LAST_LINES = 15  # of its output, in the message of a failed run
+
+
+def run_program(
+    name: str,
+    command: Sequence[str],
+    cwd: Path,
+    output: Path,
+    variables: Mapping[str, str],
+    stop: Stop | None,
+    resumes: Callable[[], str],
+    watch: Callable[[], None] = lambda: None,
+) -> None:
+    """Run ``command`` until it has ended; its output is appended to ``output``, whose folder messages name.
+
+    Stopped on a signal, at the time limit, and if the program ends with the exit code for that; UserError if it fails.
+    ``watch`` is called while it runs, and ends it by an error. ``name`` of the program and ``resumes()``, where the
+    next attempt begins, are for messages.
+    """
+    folder = output.parent
+    with output.open("ab") as file:
+        # In a session of its own: a signal to this process does not end the program before this process decides.
+        process = subprocess.Popen(
+            [sys.executable, "-c", END_WITH_PARENT, *command],
+            cwd=cwd,
+            stdout=file,
+            stderr=file,
+            env={**os.environ, **variables},
+            start_new_session=True,
+        )
+        try:
+            while process.poll() is None:
+                time.sleep(POLL_SECONDS)
+                if stop is not None and (reason := stop.after_step(0.0)) is not None:
+                    raise Stopped(f"{folder}: stopped by {reason}; {resumes()}")
+                watch()
+        finally:
+            _end(process)
+    if process.returncode == Stopped.exit_code:
+        raise Stopped(f"{folder}: {name} stopped early (exit code {process.returncode}); {resumes()}")
+    if process.returncode:
+        last = "\n".join(output.read_text(errors="replace").splitlines()[-LAST_LINES:])
+        raise UserError(
+            f"{folder}: {name} ended with exit code {process.returncode}; {resumes()} See {output}; the last lines:\n"
+            f"{last}"
+        )
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a program and the processes of its session."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+            process.wait(END_SECONDS)
+        except ProcessLookupError:
+            return
+        except subprocess.TimeoutExpired:
+            continue

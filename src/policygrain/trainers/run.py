@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from .. import digests
 from ..errors import UserError
@@ -20,14 +19,12 @@ from ..records import Environment, FinalMetrics, RunConfig, RunInputs, RunSummar
 from ..results import TRAIN, run_metrics, run_summary
 from ..study.dependencies import run_settings
 from ..study.runs import Arm
+from ..study.schema import Study
 from ..train.checkpoint import remove_old, run_lock
 from ..train.ranks import is_rank_0, on_rank_0, ranks
 from ..train.start_model import check_start_model
+from ..train.stopping import Stop
 from .check import TRAINERS, check_arm
-
-if TYPE_CHECKING:
-    from ..study import Study
-    from ..train.stopping import Stop
 
 
 def train_run(
@@ -53,7 +50,7 @@ def train_run(
     with run_lock(run.path):
         config, ended = on_rank_0(lambda: begin(study, arm, seed, run, start, data))
         if not ended:
-            train = import_module(TRAINERS[arm.training.trainer].module, __package__).train
+            train = import_module(TRAINERS[arm.training.trainer], __package__).train
             with tracked() if is_rank_0() else nullcontext():
                 final = train(study, arm, seed, start=start, data=data, run=run, stop=stop)
                 on_rank_0(lambda: _summarise(study, run, config, final))
@@ -65,12 +62,12 @@ def begin(study: Study, arm: Arm, seed: int, run: RunFolder, start: str, data: D
     """Write the record of the run, unless it has ended; returns the record, and whether it has."""
     config = run_config(study, arm, seed, start, data)
     claim(run, config)
-    ended = has_ended(run, config)
-    if not ended:
-        run.ended.unlink(missing_ok=True)
-        run.summary.unlink(missing_ok=True)  # a summary means that the run has ended
-        write_record(run.config, config)
-    return config, ended
+    if has_ended(run, config):
+        return config, True
+    run.ended.unlink(missing_ok=True)
+    run.summary.unlink(missing_ok=True)  # a summary means that the run has ended
+    write_record(run.config, config)
+    return config, False
 
 
 def run_config(study: Study, arm: Arm, seed: int, start: str, data: DataFolder) -> RunConfig:
@@ -98,7 +95,10 @@ def claim(run: RunFolder, config: RunConfig) -> None:
     `run.json`, by which they are another run's, is moved last: if the process is killed in between, the next call moves
     the rest to the same folder.
     """
-    previous = _key_of(run)
+    try:
+        previous = str(json.loads(run.config.read_bytes())["key"])
+    except (OSError, ValueError, KeyError, TypeError):  # it cannot be read
+        previous = None
     products = [product for product in run.products if product.exists()]
     if previous == config.key or not products:
         return
@@ -107,14 +107,6 @@ def claim(run: RunFolder, config: RunConfig) -> None:
     for product in products:
         product.rename(aside / product.name)
     print(f"{run.path}: contained a run with other settings, which was moved to {aside}.", file=sys.stderr)
-
-
-def _key_of(run: RunFolder) -> str | None:
-    """The key of the run that a folder belongs to; None if it cannot be read."""
-    try:
-        return str(json.loads(run.config.read_bytes())["key"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def has_ended(run: RunFolder, config: RunConfig) -> bool:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from datasets import Dataset
@@ -33,20 +33,17 @@ from ..model.engine import Rollout
 from ..model.loading import has_adapter, load_adapter
 from ..model.scoring import TokenScores
 from ..objective.loss import merge_metrics
+from ..paths import DataFolder, RunFolder
+from ..records import FinalMetrics
+from ..study.runs import Arm
+from ..study.schema import Study, Training
 from ..train.batch import Batch, width_of
 from ..train.checkpoint import STATE, completed, flush_logs, load_newest, make_room
 from ..train.loop import Run, open_collector
 from ..train.policy import Policy, check_step, make_optimizer, on_device, open_models, step_context
 from ..train.ranks import gather, on_rank_0, ranks, sum_over_ranks
+from ..train.stopping import Stop
 from .check import TRL
-
-if TYPE_CHECKING:
-    from ..paths import DataFolder, RunFolder
-    from ..records import FinalMetrics
-    from ..study import Study
-    from ..study.runs import Arm
-    from ..study.schema import Training
-    from ..train.stopping import Stop
 
 # TRL would import vLLM, which takes long and which no run by TRL uses: the study's engine samples.
 import_module("trl.import_utils").is_vllm_available = lambda *_, **__: False  # type: ignore[attr-defined]
@@ -119,8 +116,8 @@ class SkippableAdamW(torch.optim.AdamW):
         return None if self.skips else super().step(closure)
 
 
-class StudyTrainer(GRPOTrainer):
-    """TRL's trainer with the batches, the objective, the optimizer and the records of a study."""
+class StudyTrainer(GRPOTrainer, TrainerCallback):
+    """TRL's trainer with the batches, the objective, the optimizer and the records of a study; its own callback."""
 
     optimizer: Any
     adamw: SkippableAdamW
@@ -137,7 +134,7 @@ class StudyTrainer(GRPOTrainer):
         super().__init__(
             reward_funcs=lambda completions, **_: [0.0] * len(completions),  # required; the study's grader grades
             train_dataset=dataset,
-            callbacks=[AfterUpdates(self)],
+            callbacks=[self],
             **kwargs,
         )
         self.remove_callback(PrinterCallback)
@@ -250,7 +247,7 @@ class StudyTrainer(GRPOTrainer):
             self.study.state.totals["updates"] += 1
         return norm
 
-    def after_update(self, control: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """After the last optimizer step of a training step: write its records, save or stop where it is due."""
         settings = self.study_settings
         if self.state.global_step % settings.updates_of_batch:
@@ -288,17 +285,6 @@ def padded(rows: Sequence[list[int]], pad: int, side: str) -> tuple[Tensor, Tens
     mask = pad_sequence([torch.ones(len(row), dtype=torch.bool) for row in rows], True, False, side)
     ids, mask = to_device((ids, mask), device())
     return ids, mask
-
-
-class AfterUpdates(TrainerCallback):
-    """Calls the trainer after each optimizer step."""
-
-    def __init__(self, trainer: StudyTrainer) -> None:
-        self.trainer = trainer
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """The optimizer step has been made."""
-        self.trainer.after_update(control)
 
 
 def is_sharded(settings: Training) -> bool:

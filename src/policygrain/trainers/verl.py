@@ -6,38 +6,46 @@ saves periodically; a resumed run repeats the steps after the last checkpoint.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
+import os
 import shutil
+import subprocess
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import torch
 import yaml
 
+from .. import digests
 from ..data.problem import Problem, read_problems
 from ..data.prompts import PromptRenderer
 from ..errors import UserError
 from ..files import atomic_text, json_lines, model_folder
 from ..integrations.options import EXPORTED, METHODS_FILE, VERL_PAIRED
 from ..model.loading import load_tokenizer
+from ..objective import Method
+from ..paths import DataFolder, RunFolder
+from ..provenance import PACKAGE
 from ..records import FinalMetrics
-from ..text import some
+from ..study.runs import Arm
+from ..study.schema import Study, Training
+from ..text import flat, some
 from ..train.batch import minibatches_of_step
 from ..train.checkpoint import line
 from ..train.rollouts import prompt_stream, response_seeds
-from .program import run_program
-from .verl_settings import VERL, nested, of_study, registered_name, verl_python, with_changes
+from ..train.stopping import Stop
+from .launch import run_program
 
-if TYPE_CHECKING:
-    from ..paths import DataFolder, RunFolder
-    from ..study import Study
-    from ..study.runs import Arm
-    from ..study.schema import Training
-    from ..train.stopping import Stop
-
+# Environment variable with the interpreter of verl's environment (default: that of `make setup-verl`).
+PYTHON = "POLICYGRAIN_VERL_PYTHON"
+VERL: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("verl.yaml").read_text())
+# verl always applies a chat template; without `prompt.chat` this one concatenates the messages.
+PLAIN = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 # verl's reward: PolicyGrain's grader, with the study's grader and extraction.
 REWARD_SOURCE = '''"""verl's reward: 1 if PolicyGrain's grader finds the answer correct, else 0."""
 
@@ -67,7 +75,7 @@ def train(
             )
         export(study, arm, seed, start, data, folder, max(1, torch.cuda.device_count()))
         # A log for each attempt, because verl's logger overwrites its file.
-        log = folder / f"metrics{len(_logs(folder)) + 1:04d}.jsonl"
+        log = folder / f"metrics{len([*folder.glob('metrics*.jsonl')]) + 1:04d}.jsonl"
         variables = {EXPORTED: str(folder), "VERL_FILE_LOGGER_PATH": str(log)}
         command = [str(verl_python()), "-m", "verl.trainer.main_ppo", "--config-path", str(folder)]
         command += ["--config-name", "verl"]
@@ -80,20 +88,44 @@ def final_model(folder: Path, steps: int) -> Path:
     return folder / "checkpoints" / f"global_step_{steps}" / "actor" / "huggingface"
 
 
-def _logs(folder: Path) -> list[Path]:
-    """The logs of all attempts, in their order."""
-    return sorted(folder.glob("metrics*.jsonl"))
-
-
 def _resumes(folder: Path) -> str:
-    """The step from which the same command resumes, for messages."""
     newest = folder / "checkpoints" / "latest_checkpointed_iteration.txt"
     if newest.exists():
         return f"the same command resumes from verl's checkpoint of step {newest.read_text().strip()}."
     return "verl had saved no checkpoint, so the same command starts from the beginning (training.checkpoint_every)."
 
 
+def verl_python() -> Path:
+    """The interpreter of verl's environment. PackageNotFoundError if there is none."""
+    named = os.environ.get(PYTHON)
+    places = [Path(named)] if named else [Path(".venv-verl/bin/python"), PACKAGE.parents[1] / ".venv-verl/bin/python"]
+    for place in places:
+        if place.exists():
+            return place.absolute()
+    raise PackageNotFoundError("verl")
+
+
+@functools.cache
+def verl_version(python: Path) -> str:
+    """The version of verl in an environment. PackageNotFoundError if verl is not installed there."""
+    command = [str(python), "-c", "from importlib.metadata import version; print(version('verl'))"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout.strip()
+    except (OSError, subprocess.SubprocessError) as error:
+        raise PackageNotFoundError("verl") from error
+
+
 # ---- written for verl ------------------------------------------------------------------------------------------------
+
+
+def check(study: Study, arm: Arm) -> None:
+    """UserError for a key of `training.verl` that the study decides, and for several nodes."""
+    of_study(study, arm, 0, study.model.start)
+    if arm.training.verl.get("trainer", {}).get("nnodes", 1) != 1:
+        raise UserError(
+            "training.verl.trainer.nnodes: a run is started on one node; leave it out. Your own `ray` and verl on "
+            "several nodes can be started by trainer: command (docs/your-script.md)."
+        )
 
 
 def export(study: Study, arm: Arm, seed: int, start: str, data: DataFolder, out: Path, gpus: int) -> None:
@@ -109,21 +141,74 @@ def export(study: Study, arm: Arm, seed: int, start: str, data: DataFolder, out:
         )
     renderer = PromptRenderer(load_tokenizer(start, study.model.revision), study.prompt)
     longest = max(len(renderer.ids(problem.problem)) for problem in [*problems, *validation])
-    keys = with_changes(of_study(study, arm, seed, start, longest, gpus), settings.verl)
-    batches = settings.steps * (method.sampler.max_batches if method.sampler.dynamic else 1)
-    train = itertools.islice(training_rows(problems, settings, seed), batches * settings.prompts_per_step)
-    agent = {"name": "seeded", "_target_": f"{VERL_PAIRED}.SeededAgentLoop"}
+    config: dict[str, Any] = {}
+    for key, value in of_study(study, arm, seed, start, longest, gpus).items():
+        *sections, last = key.split(".")
+        functools.reduce(lambda place, section: place.setdefault(section, {}), sections, config)[last] = value
     for name, content in {
-        "verl.yaml": nested(keys),
+        "verl.yaml": config,
         METHODS_FILE: {registered_name(method): {**method.data(), "base": None}},  # complete without its base
-        "agent.yaml": [agent],
+        "agent.yaml": [{"name": "seeded", "_target_": f"{VERL_PAIRED}.SeededAgentLoop"}],
     }.items():
         atomic_text(out / name, yaml.safe_dump(content, sort_keys=False))
     atomic_text(out / "reward.py", REWARD_SOURCE.format(grader=study.grader, extraction=study.extraction))
-    _dataset(study, train, renderer).to_parquet(out / "train.parquet")
+    batches = settings.steps * (method.sampler.max_batches if method.sampler.dynamic else 1)
+    train = itertools.islice(training_rows(problems, settings, seed), batches * settings.prompts_per_step)
     # One response per problem, with the loop's seeds.
     of_validation = ((problem, [number]) for number, problem in enumerate(validation))
-    _dataset(study, of_validation, renderer).to_parquet(out / "validation.parquet")
+    for name, rows in (("train", train), ("validation", of_validation)):
+        _dataset(study, rows, renderer).to_parquet(out / f"{name}.parquet")
+
+
+def registered_name(method: Method) -> str:
+    """The name of the study's method in verl, with a digest: a preset or another study's method may have the same name.
+
+    verl stops if the file of methods is missing or is that of another arm, because it then has no loss of this name.
+    """
+    return f"{method.name}-{digests.of_json(method.data())[:8]}"
+
+
+def of_study(study: Study, arm: Arm, seed: int, start: str, longest: int = 1, gpus: int = 1) -> dict[str, Any]:
+    """The settings of verl that follow from a study, by dotted key, and those in `training.verl`.
+
+    ``start``: folder or hub name of the initial model; ``longest``: of the prompts, in tokens. UserError for a key in
+    `training.verl` that the study decides.
+    """
+    settings, method = arm.training, arm.method
+    given = settings.model_dump(mode="json")
+    compute = "bfloat16" if settings.compute == "auto" else settings.compute  # verl computes on GPUs
+    model, actor, rollout = (f"actor_rollout_ref.{part}" for part in ("model", "actor", "rollout"))
+    keys = {
+        **VERL["always"],
+        **{theirs: given[ours] for theirs, ours in VERL["of_study"].items()},
+        "data.max_prompt_length": longest,
+        "data.seed": seed,
+        f"{model}.path": str(Path(start).resolve()) if Path(start).is_dir() else start,
+        f"{actor}.policy_loss.loss_mode": f"policygrain.{registered_name(method)}",
+        f"{actor}.ppo_mini_batch_size": settings.prompts_per_step // settings.updates_per_batch,
+        f"{actor}.fsdp_config.mixed_precision.param_dtype": compute,
+        # verl updates the learning rate once per batch.
+        f"{actor}.optim.lr_warmup_steps": math.ceil(settings.warmup_updates / settings.updates_of_batch),
+        f"{rollout}.dtype": compute,
+        "algorithm.norm_adv_by_std_in_grpo": method.advantage.name == "grpo",
+        # verl samples until a batch is full: it ignores `max_num_gen_batches`.
+        "algorithm.filter_groups.enable": method.sampler.dynamic,
+        "trainer.project_name": study.name,
+        "trainer.experiment_name": f"{arm.name}-seed{seed}",
+        "trainer.n_gpus_per_node": gpus,
+    }
+    if not study.prompt.chat:
+        keys[f"{model}.custom_chat_template"] = PLAIN
+    # Where dynamic sampling drops groups, verl's own replay buffer samples others in their place.
+    if not method.sampler.dynamic:
+        ordered = {"path": f"pkg://{VERL_PAIRED}", "name": "OrderedReplayBuffer"}
+        keys |= flat(ordered, "trainer.v1.sampler.custom_sampler")
+    own = flat(settings.verl)
+    for key in own:
+        decided = any(k == key or k.startswith(f"{key}.") or key.startswith(f"{k}.") for k in keys)
+        if decided and key not in VERL["resources"]:
+            raise UserError(f"training.verl.{key}: the study decides this key of verl; leave it out.")
+    return keys | own
 
 
 def training_rows(problems: list[Problem], settings: Training, seed: int) -> Iterator[tuple[Problem, list[int]]]:
@@ -140,27 +225,21 @@ def training_rows(problems: list[Problem], settings: Training, seed: int) -> Ite
                 yield problem, response_seeds(seed, position, settings.group)
 
 
-def _dataset(study: Study, rows: Iterable[tuple[Problem, list[int]]], renderer: PromptRenderer) -> pd.DataFrame:
+def _dataset(study: Study, given: Iterable[tuple[Problem, list[int]]], renderer: PromptRenderer) -> pd.DataFrame:
     """Problems, with the seeds of their responses, in the format of verl's datasets."""
     system = [{"role": "system", "content": study.prompt.system}] if study.prompt.chat else []
-    return pd.DataFrame(
-        {
+    rows = []
+    for number, (problem, seeds) in enumerate(given):
+        text, ids = study.prompt.template.replace("{problem}", problem.problem), renderer.ids(problem.problem)
+        row = {
             "data_source": study.name,
-            "prompt": [
-                *system,
-                {"role": "user", "content": study.prompt.template.replace("{problem}", problem.problem)},
-            ],
+            "prompt": [*system, {"role": "user", "content": text}],
             "ability": "math",
             "reward_model": {"style": "rule", "ground_truth": problem.answer},
-            "extra_info": {
-                "index": number,
-                "id": problem.id,
-                "prompt_ids": renderer.ids(problem.problem),
-                "seeds": seeds,
-            },
+            "extra_info": {"index": number, "id": problem.id, "prompt_ids": ids, "seeds": seeds},
         }
-        for number, (problem, seeds) in enumerate(rows)
-    )
+        rows.append(row)
+    return pd.DataFrame(rows)
 
 
 # ---- read back -------------------------------------------------------------------------------------------------------
@@ -177,7 +256,7 @@ def read_back(folder: Path, settings: Training, dynamic: bool, run: RunFolder) -
             f"{model}: no model in Hugging Face's format. If verl saved only its shards, merge them: python -m "
             "verl.model_merger merge --backend fsdp --local_dir …/global_step_N/actor --target_dir this folder."
         )
-    rows, timings = metric_rows(log, settings, dynamic), timing_rows(log)
+    rows, timings = records_of(log, settings, dynamic)
     last = rows[-1]
     if math.isnan(last.get("validation_accuracy", math.nan)):
         raise UserError(f"{folder}: verl's log has no validation after the last step (trainer.test_freq).")
@@ -203,7 +282,7 @@ def read_log(folder: Path, steps: int) -> ByStep:
     its beginning. UserError if a step is missing.
     """
     log: dict[int, dict[str, Any]] = {}
-    for path in _logs(folder):
+    for path in sorted(folder.glob("metrics*.jsonl")):  # one per attempt
         for _, row in json_lines(path, cut_off=[]):  # of an attempt that was killed
             numbers = {name: math.nan if v is None else v for name, v in row["data"].items()}  # verl writes NaN as null
             log[row["step"]] = log.get(row["step"], {}) | numbers
@@ -215,14 +294,15 @@ def read_log(folder: Path, steps: int) -> ByStep:
     return log
 
 
-def metric_rows(log: ByStep, settings: Training, dynamic: bool) -> list[dict[str, Any]]:
-    """The rows of `metrics.jsonl`: one per step, and the final validation.
+def records_of(log: ByStep, settings: Training, dynamic: bool) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The rows of `metrics.jsonl`, one per step and the final validation, and those of `timings.jsonl`.
 
     With ``dynamic`` sampling, verl logs only the number of dropped groups: their responses are assumed to be as long as
     the others.
     """
     rows: list[dict[str, Any]] = []
-    totals = {"total_updates": 0, "total_tokens": 0, "total_samples": 0}
+    timings: list[dict[str, Any]] = []
+    totals, seconds = {"total_updates": 0, "total_tokens": 0, "total_samples": 0}, 0.0
     for step in range(max(log) + 1):
         row: dict[str, Any] = {"step": step}
         for name, accuracy in log.get(step, {}).items():
@@ -243,16 +323,8 @@ def metric_rows(log: ByStep, settings: Training, dynamic: bool) -> list[dict[str
             totals["total_updates"] += settings.updates_of_batch
             totals["total_tokens"] += round(length * sampled)
             totals["total_samples"] += sampled
+            used = {ours: float(data[theirs]) for ours, theirs in VERL["timings"].items() if theirs in data}
+            seconds += used.get("seconds/total", 0.0)
+            timings.append({"step": step, **used, "total_seconds": seconds})
         rows.append(row | totals)
-    return rows
-
-
-def timing_rows(log: ByStep) -> list[dict[str, Any]]:
-    """The rows of `timings.jsonl`."""
-    rows: list[dict[str, Any]] = []
-    total = 0.0
-    for step in range(1, max(log) + 1):
-        timings = {ours: float(log[step][theirs]) for ours, theirs in VERL["timings"].items() if theirs in log[step]}
-        total += timings.get("seconds/total", 0.0)
-        rows.append({"step": step - 1, **timings, "total_seconds": total})
-    return rows
+    return rows, timings

@@ -11,7 +11,7 @@ import torch
 
 from policygrain import TokenBatch, method
 from policygrain.errors import UserError
-from policygrain.integrations.generated import random_fields
+from policygrain.integrations.conformance import random_fields
 from policygrain_lab.conformance.trainer import PLAIN_SGD, Step, assert_step, assert_trl
 
 LENGTHS = [7, 3, 9, 5]

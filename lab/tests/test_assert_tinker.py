@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from policygrain.errors import UserError
-from policygrain.integrations.generated import random_fields
+from policygrain.integrations.conformance import random_fields
 from policygrain_lab.conformance.tinker import assert_tinker
 
 types = pytest.importorskip("tinker", reason="Tinker is not installed here; `make test-peers` has it").types

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from policygrain import Method, method
-from policygrain.integrations.conformance import compare
-from policygrain.integrations.generated import random_fields
+from policygrain.integrations.conformance import compare, random_fields
 from tests.support.batches import SIXTEEN
 from tests.support.trainer_losses import skyrl_module, trinity_objective, trl_objective, verl_config, verl_objective
 

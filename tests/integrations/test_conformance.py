@@ -10,8 +10,7 @@ from torch import Tensor
 
 from policygrain import TokenBatch, method
 from policygrain.errors import UserError
-from policygrain.integrations.conformance import Outcome, assert_objective, compare, difference, outcome_of
-from policygrain.integrations.generated import batches
+from policygrain.integrations.conformance import Outcome, assert_objective, batches, compare, difference, outcome_of
 from policygrain.objective import method_names
 
 Loss = Callable[..., Tensor]

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from policygrain import TokenBatch, method
-from policygrain.integrations.conformance import assert_objective
-from policygrain.integrations.generated import LENGTHS
+from policygrain.integrations.conformance import LENGTHS, assert_objective
 from policygrain.objective.loss import rollout_weights
 
 from ..support.batches import evaluate, random_fields

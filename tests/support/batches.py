@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from policygrain import Method, TokenBatch, method
-from policygrain.integrations.conformance import WITH_GRADIENT
-from policygrain.integrations.generated import Fields, random_fields
+from policygrain.integrations.conformance import WITH_GRADIENT, Fields, random_fields
 from policygrain.objective import method_names
 from policygrain.objective.loss import merge_metrics
 from policygrain.objective.method import resolved_methods

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from policygrain.integrations.generated import random_fields
+from policygrain.integrations.conformance import random_fields
 from policygrain.model.engine import Rollout
 from policygrain.objective.batch import TokenBatch
 from policygrain.train.batch import Batch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -37,17 +37,17 @@ VERL_LACKS: tuple[Need, ...] = ("reference", "entropy_gradient", "mtp_heads", "g
 
 
 def chosen(objective: str | Method) -> Method:
-    """The Method, given itself or by its name; custom functions are imported and run. UserError if one fails."""
+    """The Method, given itself or by its name, checked. UserError if a custom function fails."""
     resolved = objective if isinstance(objective, Method) else method(objective)
     resolved.check()
     return resolved
 
 
-def refuse(objective: Method, trainer: str, lacks: Iterable[Need], wrong: Mapping[str, Any]) -> None:
-    """UnsupportedOption if the method needs what the trainer ``lacks``, or a sentence of ``wrong`` has a true value."""
+def refuse(objective: Method, trainer: str, lacks: Iterable[Need], wrong: Iterable[str] = ()) -> None:
+    """UnsupportedOption if the method needs what the trainer ``lacks``; ``wrong``: sentences on what else is wrong."""
     needed = [need for need in lacks if need in objective.needs]
     problems = [f"it needs {NEEDS[need]}, which {trainer} does not give to a loss." for need in needed]
-    problems += [sentence for sentence, is_wrong in wrong.items() if is_wrong]
+    problems += wrong
     if problems:
         raise UnsupportedOption(f"{objective.name}: " + " ".join(problems))
 
@@ -80,7 +80,5 @@ def methods_file(path: Path, where: str = "--methods") -> dict[str, Any]:
 
 def reads_entropies(objective: Method) -> bool:
     """Whether the method has a mask that uses measured entropies if the batch has entropies."""
-    return any(
-        isinstance(part, Kl) and part.mask != "all" and part.entropy_signal != "covariance"
-        for part in objective.penalties
-    )
+    kls = (part for part in objective.penalties if isinstance(part, Kl))
+    return any(part.mask != "all" and part.entropy_signal != "covariance" for part in kls)

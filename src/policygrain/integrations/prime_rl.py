@@ -6,11 +6,8 @@ mean over tokens are exact. Nothing of prime-rl is imported: inputs and outputs 
 
 from __future__ import annotations
 
-import functools
 from types import SimpleNamespace
 from typing import Any
-
-from torch import Tensor
 
 from ..objective import Method
 from ..objective.batch import StepTotals, TokenBatch
@@ -24,49 +21,38 @@ def loss(inputs: Any, objective: str | Method = "dapo") -> SimpleNamespace:
     `ref_logprobs` and `loss_weights`. The policy that sampled is the inference engine's. ``objective`` is the name of a
     preset (`kwargs = { objective = "mpo" }`). UnsupportedOption for methods that prime-rl cannot express.
     """
-    resolved = _usable(objective) if isinstance(objective, str) else _checked(objective)
-    sampled = _row(inputs.inference_logprobs)
+    resolved = chosen(objective)
+    wrong = []
+    if resolved.aggregation.name != "token_mean":
+        name = resolved.aggregation.name
+        wrong.append(f"its aggregation is {name}, and prime-rl divides a sum over tokens by their number.")
+    if reads_entropies(resolved):
+        wrong.append("its mask needs entropies, or covariances over the step, and prime-rl gives neither to a loss.")
+    # prime-rl computes one response at a time, so it has no groups and no statistics of the step.
+    refuse(resolved, "prime-rl", [need for need in NEEDS if need != "reference"], wrong)
+    warn_sampler(resolved)
+
+    def row(name: str) -> Any:
+        """[tokens] → [1, tokens]."""
+        tensor = getattr(inputs, name, None)
+        return None if tensor is None else tensor.unsqueeze(0)
+
     batch = TokenBatch(
-        _row(inputs.trainer_logprobs),
-        sampled,
-        _row(inputs.advantages),
-        _row(inputs.loss_mask),
-        rollout_log_probs=sampled,
-        ref_log_probs=None if getattr(inputs, "ref_logprobs", None) is None else _row(inputs.ref_logprobs),
-        rollout_weights=None if getattr(inputs, "loss_weights", None) is None else _row(inputs.loss_weights),
+        row("trainer_logprobs"),
+        row("inference_logprobs"),
+        row("advantages"),
+        row("loss_mask"),
+        rollout_log_probs=row("inference_logprobs"),
+        ref_log_probs=row("ref_logprobs"),
+        rollout_weights=row("loss_weights"),
     )
     length = int(batch.lengths.clamp(min=1))
     # A sum over tokens, which prime-rl divides by the number of tokens of the step.
     out = resolved.loss(batch.replace(step=StepTotals(n_tokens=1, n_responses=1, max_length=batch.mask.shape[1])))
-    clipped = out.metrics["clip_fraction_low"] + out.metrics["clip_fraction_high"]
-    shown = {"clip_fraction": clipped / length, "ratio_mean": out.metrics["ratio_mean"] / length}
-    shown["kl_old"] = out.metrics["kl_old"] / length
-    named = {f"policygrain/{name}": out.loss.detach().new_tensor(value) for name, value in shown.items()}
-    return SimpleNamespace(loss=out.loss, metrics=named)
-
-
-@functools.cache
-def _usable(objective: str) -> Method:
-    return _checked(objective)
-
-
-def _checked(objective: str | Method) -> Method:
-    resolved = chosen(objective)
-    aggregation = resolved.aggregation.name
-    wrong = {
-        f"its aggregation is {aggregation}, and prime-rl divides a sum over tokens by their number.": (
-            aggregation != "token_mean"
-        ),
-        "its mask needs entropies, or covariances over the step, and prime-rl gives neither to a loss.": (
-            reads_entropies(resolved)
-        ),
+    shown = {
+        "clip_fraction": out.metrics["clip_fraction_low"] + out.metrics["clip_fraction_high"],
+        "ratio_mean": out.metrics["ratio_mean"],
+        "kl_old": out.metrics["kl_old"],
     }
-    # prime-rl computes one response at a time, so it has no groups and no statistics of the step.
-    refuse(resolved, "prime-rl", [need for need in NEEDS if need != "reference"], wrong)
-    warn_sampler(resolved)
-    return resolved
-
-
-def _row(x: Tensor) -> Tensor:
-    """[tokens] → [1, tokens]."""
-    return x.unsqueeze(0)
+    named = {f"policygrain/{name}": out.loss.detach().new_tensor(total / length) for name, total in shown.items()}
+    return SimpleNamespace(loss=out.loss, metrics=named)

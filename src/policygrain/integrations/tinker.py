@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from ..objective import Method
 from ..objective.batch import TokenBatch
@@ -24,25 +25,22 @@ def loss_function(objective: str | Method = "tepo", *, max_length: int | None = 
 
     Each datum's `loss_fn_inputs` need `logprobs` (of the policy that sampled), `advantages` and `mask` (1 on the tokens
     of the response), all as long as `target_tokens`; for methods that read it also `staleness` (versions of the policy
-    since the token was sampled).
-    ``max_length``: L_max of methods that divide by it.
+    since the token was sampled). ``max_length``: L_max of methods that divide by it.
 
     UnsupportedOption for methods that need what Tinker's server does not send. There are no entropies: TEPO's mask
     uses covariances over the step, and a metric records this.
     """
     resolved = chosen(objective)
-    refuse(resolved, "Tinker", ("reference", "entropy_gradient", "mtp_heads", "groups"), {})
+    refuse(resolved, "Tinker", ("reference", "entropy_gradient", "mtp_heads", "groups"))
     warn_sampler(resolved)
 
     def loss(data: Sequence[Any], logprobs: Sequence[Tensor]) -> tuple[Tensor, dict[str, float]]:
-        lengths = [len(row) for row in logprobs]
-        needed = {"staleness"} & resolved.needs
-        fields = {
-            name: _padded([_field(datum, i, name, lengths) for i, datum in enumerate(data)])
-            for name in ("logprobs", "advantages", "mask", *needed)
-        }
+        fields = {}
+        for name in ("logprobs", "advantages", "mask", *({"staleness"} & resolved.needs)):
+            rows = [_field(datum, i, name, len(logprobs[i])) for i, datum in enumerate(data)]
+            fields[name] = pad_sequence(rows, batch_first=True)
         batch = TokenBatch(
-            _padded(logprobs),
+            pad_sequence([*logprobs], batch_first=True),
             fields["logprobs"],
             fields["advantages"],
             fields["mask"],
@@ -56,26 +54,18 @@ def loss_function(objective: str | Method = "tepo", *, max_length: int | None = 
     return loss
 
 
-def _field(datum: Any, number: int, name: str, lengths: Sequence[int]) -> Tensor:
-    """An input of a datum as a tensor. [tokens]. UnsupportedOption if it is missing or has another length."""
+def _field(datum: Any, number: int, name: str, length: int) -> Tensor:
     inputs = datum.loss_fn_inputs
     if name not in inputs:
         raise UnsupportedOption(
             f"datum {number}: loss_fn_inputs has no {name!r}; it has {', '.join(map(repr, inputs))}."
         )
     tensor = tensor_of(inputs[name])
-    if tensor.shape != (lengths[number],):
-        raise UnsupportedOption(
-            f"datum {number}: {name} has shape {tuple(tensor.shape)}, target_tokens {lengths[number]}."
-        )
+    if tensor.shape != (length,):
+        raise UnsupportedOption(f"datum {number}: {name} has shape {tuple(tensor.shape)}, target_tokens {length}.")
     return tensor
 
 
 def tensor_of(value: Any) -> Tensor:
     """A tensor, Tinker's TensorData or a list as a tensor."""
     return value if isinstance(value, Tensor) else torch.as_tensor(getattr(value, "data", value))
-
-
-def _padded(rows: Sequence[Tensor]) -> Tensor:
-    """[batch, tokens], with zeros after the end."""
-    return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)

@@ -1,14 +1,14 @@
 """TRL: `PolicyGrainTrainer`, a GRPOTrainer with any method's objective (docs/your-trainer.md).
 
-Exact totals of the optimizer step: tokens and responses are counted over all micro-batches of the accumulation window
-and all processes, so gradients do not depend on how a step is divided. TEPO's mask is measured: the entropies of the
-policy that sampled are kept from TRL's own pass without gradient.
+Tokens and responses of an optimizer step are counted over its micro-batches and processes, so gradients do not depend
+on how it is divided. TEPO's mask is measured: the entropies of the policy that sampled are kept from TRL's own pass.
 """
 
 from __future__ import annotations
 
 import inspect
 import warnings
+from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
@@ -24,8 +24,7 @@ from ..objective.loss import merge_metrics
 from ..objective.terms import Kl
 from .options import chosen, reads_entropies, refuse, warn_sampler
 
-# Beginnings of the names of options of TRL's loss: with a value other than the default they would be ignored, or added
-# to the objective.
+# Beginnings of the names of options of TRL's loss, which would be ignored, or added to the objective.
 OF_THE_LOSS = (
     "loss_type",
     "importance_sampling_level",
@@ -47,9 +46,8 @@ SCALE_REWARDS = {"grpo": ("group", "True", True), "dr_grpo": ("none", "False", F
 class PolicyGrainTrainer(GRPOTrainer):
     """TRL's GRPOTrainer with the objective of a method: ratio, clip, aggregation and penalties.
 
-    ``objective`` is the name of a preset or a Method. Sampling, rewards, advantages and optimizer steps are TRL's.
-    ``micro_batch_statistics`` lets methods that read statistics of the whole step (clip_cov, kl_cov) take those of each
-    micro-batch, and records this in a metric. Metrics of the objective are logged under `policygrain/`.
+    ``objective`` is the name of a preset or a Method. ``micro_batch_statistics`` lets methods that read statistics of
+    the whole step (clip_cov, kl_cov) take those of each micro-batch. Metrics are logged under `policygrain/`.
 
     UnsupportedOption before anything is loaded, for options of TRL's loss that this objective does not read, and for
     methods that need inputs that TRL does not have.
@@ -65,7 +63,8 @@ class PolicyGrainTrainer(GRPOTrainer):
         wrong = _wrong(self.objective, config, micro_batch_statistics)
         refuse(self.objective, "TRL", ("mtp_heads", "groups", "staleness"), wrong)
         warn_sampler(self.objective, applied=["mask_truncated"])
-        if config.gradient_accumulation_steps % _updates_of(config) == 0:
+        # Micro-batches that are accumulated, and those that a batch of rollouts is trained on.
+        if config.gradient_accumulation_steps % (config.steps_per_generation * config.num_iterations) == 0:
             warnings.warn(
                 "one update per batch of rollouts: all ratios are 1, so ratio, clip and TEPO's mask have no effect. "
                 "Set num_iterations=2, or steps_per_generation above gradient_accumulation_steps.",
@@ -90,10 +89,9 @@ class PolicyGrainTrainer(GRPOTrainer):
         """As in TRL, with entropies of the policy that sampled, divided into micro-batches like other tensors."""
         self._scored = []
         output = super()._generate_and_score_completions(inputs)
-        old = output.get("old_per_token_logps")
-        entropies = next((scored_entropies for log_probs, scored_entropies in self._scored if log_probs is old), None)
-        if entropies is not None:
-            output["old_entropies"] = entropies
+        for log_probs, entropies in self._scored:
+            if log_probs is output.get("old_per_token_logps") and entropies is not None:
+                output["old_entropies"] = entropies
         self._scored = []
         return output
 
@@ -137,16 +135,16 @@ class PolicyGrainTrainer(GRPOTrainer):
 
     def _log(self, parts: dict[str, float], training: bool) -> None:
         """Log metrics of the whole step after its last micro-batch; in evaluation, of each batch."""
-        mode = "train" if training else "eval"
         self._parts.append(parts)
         if training and not self.accelerator.sync_gradients:
             return
-        merged = parts if not training else merge_metrics(gather_object(self._parts))
+        merged = merge_metrics(gather_object(self._parts)) if training else parts
         self._parts = []
+        metrics = self._metrics["train" if training else "eval"]
         for name, value in merged.items():
-            self._metrics[mode][f"policygrain/{name}"].append(value)
+            metrics[f"policygrain/{name}"].append(value)
         if "entropy" in merged:
-            self._metrics[mode]["entropy"].append(merged["entropy"])
+            metrics["entropy"].append(merged["entropy"])
 
 
 def mask_of(inputs: dict[str, Any]) -> Tensor:
@@ -188,61 +186,48 @@ def fields_of(inputs: dict[str, Any], log_probs: Tensor, entropy: Tensor) -> dic
     }
 
 
-def _updates_of(config: Any) -> int:
-    """Micro-batches that a batch of rollouts is trained on."""
-    return int(config.steps_per_generation * config.num_iterations)
-
-
-def _wrong(objective: Method, config: Any, micro_batch_statistics: bool) -> dict[str, Any]:
-    """Sentence on options of the configuration and the method → whether it is true, and they are incompatible."""
+def _wrong(objective: Method, config: Any, micro_batch_statistics: bool) -> Iterator[str]:
+    """What is wrong with options of the configuration for the method."""
     needs, beta, truncated = objective.needs, config.beta, objective.sampler.mask_truncated
     advantage, mode = objective.advantage.name, config.vllm_importance_sampling_mode
+    accumulated, window = config.gradient_accumulation_steps, config.steps_per_generation
+    for field in fields(config):
+        if field.name.startswith(OF_THE_LOSS) and (value := getattr(config, field.name)) != field.default:
+            yield f"{field.name}={value!r} is an option of TRL's own loss; set it in the method, and leave it out here."
+    # TRL loads a reference model where `beta` is not 0; the penalty itself is the objective's.
+    if beta and "reference" not in needs:
+        yield f"beta={beta} would add a KL penalty that is not the objective's; add a `kl` to its penalties, or beta=0."
     penalties = (part for part in objective.penalties if isinstance(part, Kl) and part.reference == "initial")
     coefficient = next((part.coefficient for part in penalties), None)
-    accumulated, window = config.gradient_accumulation_steps, config.steps_per_generation
-    corrects = config.use_vllm and config.vllm_importance_sampling_correction
-    return {
-        f"{field.name}={value!r} is an option of TRL's own loss; set it in the method, and leave it out here.": True
-        for field in fields(config)
-        if field.name.startswith(OF_THE_LOSS) and (value := getattr(config, field.name)) != field.default
-    } | {
-        # TRL loads a reference model where `beta` is not 0; the penalty itself is the objective's.
-        f"beta={beta} would add a KL penalty that is not the objective's; add a `kl` to its penalties, or beta=0.": (
-            beta and "reference" not in needs
-        ),
-        f"its KL to the initial model needs beta={coefficient}, which makes TRL load that model (got {beta}).": (
-            coefficient not in (None, beta)
-        ),
-        "it needs the initial model's log-probabilities, for which TRL's beta must not be 0.": (
-            "reference" in needs and coefficient is None and not beta
-        ),
-        "sync_ref_model=True moves the reference model, but the method's is the initial one; set it to False.": (
-            config.sync_ref_model and "reference" in needs
-        ),
-        f"its advantage is {advantage!r}, and scale_rewards={config.scale_rewards!r} is none or another; TRL has "
-        f"{' and '.join(f'{name} (scale_rewards={values[0]!r})' for name, values in SCALE_REWARDS.items())}.": (
-            config.scale_rewards not in SCALE_REWARDS.get(advantage, ())
-        ),
-        "its advantage is of the sum of all rewards; set multi_objective_aggregation='sum_then_normalize'.": (
-            config.multi_objective_aggregation != "sum_then_normalize"
-        ),
-        f"its sampler has mask_truncated: {truncated}; set mask_truncated_completions={truncated}.": (
-            truncated != config.mask_truncated_completions
-        ),
-        # TRL's correction for vLLM multiplies the loss; a method may correct by itself, or need it token by token.
-        "anchor: rollout already corrects for the engine; set vllm_importance_sampling_correction=False.": (
-            corrects and objective.anchor == "rollout"
-        ),
-        f"its clip multiplies the weights of tokens; set vllm_importance_sampling_mode='token_mask' (got {mode!r}).": (
-            corrects and isinstance(objective.clip, Vespo) and not mode.startswith("token")
-        ),
-        "its aggregation divides by the longest possible response; set max_completion_length.": (
-            objective.aggregation.name == "seq_mean_token_sum_norm" and config.max_completion_length is None
-        ),
-        "it reads statistics of the whole step, and TRL computes a micro-batch at a time: use "
-        "gradient_accumulation_steps=1 on one process, or micro_batch_statistics=True.": (
-            "step_log_probs" in needs and not micro_batch_statistics and (accumulated, config.world_size) != (1, 1)
-        ),
-        f"steps_per_generation={window} is no multiple of gradient_accumulation_steps={accumulated}, so the tokens of "
-        "a step are not known at its first micro-batch.": window % accumulated,
-    }
+    if coefficient not in (None, beta):
+        yield f"its KL to the initial model needs beta={coefficient}, which makes TRL load that model (got {beta})."
+    if "reference" in needs and coefficient is None and not beta:
+        yield "it needs the initial model's log-probabilities, for which TRL's beta must not be 0."
+    if "reference" in needs and config.sync_ref_model:
+        yield "sync_ref_model=True moves the reference model, but the method's is the initial one; set it to False."
+    if config.scale_rewards not in SCALE_REWARDS.get(advantage, ()):
+        known = " and ".join(f"{name} (scale_rewards={values[0]!r})" for name, values in SCALE_REWARDS.items())
+        scaled = f"its advantage is {advantage!r}, and scale_rewards={config.scale_rewards!r} is none or another"
+        yield f"{scaled}; TRL has {known}."
+    if config.multi_objective_aggregation != "sum_then_normalize":
+        yield "its advantage is of the sum of all rewards; set multi_objective_aggregation='sum_then_normalize'."
+    if truncated != config.mask_truncated_completions:
+        yield f"its sampler has mask_truncated: {truncated}; set mask_truncated_completions={truncated}."
+    # TRL's correction for vLLM multiplies the loss; a method may correct by itself, or need it token by token.
+    if config.use_vllm and config.vllm_importance_sampling_correction:
+        if objective.anchor == "rollout":
+            yield "anchor: rollout already corrects for the engine; set vllm_importance_sampling_correction=False."
+        if isinstance(objective.clip, Vespo) and not mode.startswith("token"):
+            yield f"its clip weights tokens; set vllm_importance_sampling_mode='token_mask' (got {mode!r})."
+    if objective.aggregation.name == "seq_mean_token_sum_norm" and config.max_completion_length is None:
+        yield "its aggregation divides by the longest possible response; set max_completion_length."
+    if "step_log_probs" in needs and not micro_batch_statistics and (accumulated, config.world_size) != (1, 1):
+        yield (
+            "it reads statistics of the whole step, and TRL computes a micro-batch at a time: use "
+            "gradient_accumulation_steps=1 on one process, or micro_batch_statistics=True."
+        )
+    if window % accumulated:
+        yield (
+            f"steps_per_generation={window} is no multiple of gradient_accumulation_steps={accumulated}, so the tokens "
+            "of a step are not known at its first micro-batch."
+        )

@@ -11,10 +11,9 @@ import functools
 import logging
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
@@ -28,41 +27,28 @@ from .options import EXPORTED, METHODS_FILE, VERL_LACKS, UnsupportedOption, meth
 
 PREFIX = "policygrain."
 METHODS = "POLICYGRAIN_METHODS"
-AGGREGATION = {
-    "token_mean": "token-mean",
-    "seq_mean_token_mean": "seq-mean-token-mean",
-    "seq_mean_token_sum_norm": "seq-mean-token-sum-norm",
-}
 DEFAULT_AGGREGATION, DEFAULT_CLIP = "token-mean", 0.2  # of verl's ActorConfig
 # Metrics that are sums over the step, of which a mean over micro-batches has no meaning; verl logs the loss itself.
 SUMS = ("policy_loss", "penalty", "loss")
 
 logger = logging.getLogger(__name__)
 # Entropies of both policies, for losses that are called inside `with_entropies`.
-_entropies: ContextVar[Mapping[str, Any]] = ContextVar("policygrain_entropies", default=MappingProxyType({}))
+_entropies: ContextVar[dict[str, Any] | None] = ContextVar("policygrain_entropies", default=None)
 
 
-def own_methods() -> dict[str, dict[str, Any]]:
-    """The methods in the file that POLICYGRAIN_METHODS names, and in an exported folder: name → method."""
-    files = {METHODS: os.environ.get(METHODS)}
+def register() -> None:
+    """Register all methods as verl's policy losses. UserError for a method that does not work."""
+    own: dict[str, Any] = {}
+    if path := os.environ.get(METHODS):
+        own |= methods_file(Path(path), METHODS)
     if folder := os.environ.get(EXPORTED):
-        files[EXPORTED] = str(Path(folder) / METHODS_FILE)
-    methods: dict[str, Any] = {}
-    for variable, path in files.items():
-        methods |= methods_file(Path(path), variable) if path else {}
-    return methods
-
-
-def register() -> list[str]:
-    """Register all methods as verl's policy losses; returns their names. UserError for a method that does not work."""
-    methods = {name: method(name) for name in method_names()} | resolved_methods(own_methods())
-    names = []
+        own |= methods_file(Path(folder) / METHODS_FILE, EXPORTED)
+    methods = {name: method(name) for name in method_names()} | resolved_methods(own)
     for name, chosen in methods.items():
         chosen.check()
         register_policy_loss(PREFIX + name)(functools.partial(policy_loss, chosen))
-        names.append(PREFIX + name)
-    logger.info("PolicyGrain: registered %d policy losses: %s", len(names), ", ".join(names))
-    return names
+    names = ", ".join(PREFIX + name for name in methods)
+    logger.info("PolicyGrain: registered %d policy losses: %s", len(methods), names)
 
 
 def policy_loss(
@@ -90,7 +76,7 @@ def policy_loss(
         response_mask,
         rollout_weights=rollout_is_weights,
         max_length=info.get("loss_scale_factor"),
-        **_entropies.get(),
+        **(_entropies.get() or {}),
     )
     totals = batch.whole
     step = StepTotals(
@@ -153,29 +139,28 @@ def _metrics(parts: dict[str, float], scale: float) -> dict[str, float]:
     return named | {"actor/pg_clipfrac": clipped, "actor/ppo_kl": merged["kl_old"]}
 
 
-def _wrong(objective: Method, loss_agg_mode: str, config: Any) -> dict[str, Any]:
-    """Sentence on options of verl and the method → whether it is true, and they are incompatible."""
+def _wrong(objective: Method, loss_agg_mode: str, config: Any) -> Iterator[str]:
+    """What is wrong with options of verl for the method."""
     aggregation, clip = objective.aggregation.name, objective.clip.settings
-    bounds = {side: getattr(config, f"clip_ratio_{side}", None) for side in ("low", "high")}
-    return {
-        f"its aggregation is {aggregation}; leave out actor.loss_agg_mode={loss_agg_mode}.": (
-            loss_agg_mode not in (AGGREGATION.get(aggregation), DEFAULT_AGGREGATION)
-        ),
-        "actor.entropy_coeff adds an entropy bonus that is not the method's; set it to 0.": (
-            getattr(config, "entropy_coeff", 0)
-        ),
-        "actor.use_kl_loss adds a KL penalty that is not the method's; set it to false.": (
-            getattr(config, "use_kl_loss", False)
-        ),
-        "its anchor is the engine that sampled, which verl does not give to a loss; use anchor: old with "
-        "algorithm.rollout_correction.bypass_mode=true, where verl's old log-probabilities are the engine's (not with "
-        "trainer.use_v1=false, which then takes a loss of its own).": objective.anchor == "rollout",
-        **{
-            f"actor.clip_ratio_{side}={bound} has no effect; the method's is {clip.get(side)}. Define a method with "
-            f"another clip in the file that {METHODS} names.": bound not in (None, DEFAULT_CLIP, clip.get(side))
-            for side, bound in bounds.items()
-        },
-    }
+    if loss_agg_mode not in (aggregation.replace("_", "-"), DEFAULT_AGGREGATION):
+        yield f"its aggregation is {aggregation}; leave out actor.loss_agg_mode={loss_agg_mode}."
+    if getattr(config, "entropy_coeff", 0):
+        yield "actor.entropy_coeff adds an entropy bonus that is not the method's; set it to 0."
+    if getattr(config, "use_kl_loss", False):
+        yield "actor.use_kl_loss adds a KL penalty that is not the method's; set it to false."
+    if objective.anchor == "rollout":
+        yield (
+            "its anchor is the engine that sampled, which verl does not give to a loss; use anchor: old with "
+            "algorithm.rollout_correction.bypass_mode=true, where verl's old log-probabilities are the engine's (not "
+            "with trainer.use_v1=false, which then takes a loss of its own)."
+        )
+    for side in ("low", "high"):
+        bound = getattr(config, f"clip_ratio_{side}", None)
+        if bound not in (None, DEFAULT_CLIP, clip.get(side)):
+            yield (
+                f"actor.clip_ratio_{side}={bound} has no effect; the method's is {clip.get(side)}. Define a method "
+                f"with another clip in the file that {METHODS} names."
+            )
 
 
 try:

@@ -41,6 +41,7 @@ from ..train.stopping import Stop
 from .launch import run_program
 
 WATCH_SECONDS = 5.0  # between two looks at the log
+NOWHERE = DataFolder(Path()), RunFolder(Path())  # in place of the folders of a run that is only checked
 OWN = ("trainer", "command", "logs.file", "logs.format", "logs.step", "metrics", "model")  # keys under `training`
 COUNTED = ("steps", "validate_every")  # what the log is checked with
 
@@ -133,9 +134,9 @@ class Log:
 
     def watch(self) -> None:
         """Write the steps that are logged so far, so that MLflow shows them. UserError if they cannot be used."""
-        if time.monotonic() < self.next_look:
-            return
         looked = time.monotonic()
+        if looked < self.next_look:
+            return
         try:
             logged = self.read()
         except UserError:  # nothing is logged yet, or a file is half written
@@ -157,10 +158,7 @@ class Log:
         return steps_of_log(Path(self.file), logs.format, logs.step)  # type: ignore[union-attr]
 
     def rows(self, logged: Mapping[int, Mapping[str, float]], ended: bool) -> list[dict[str, Any]]:
-        """A row per step from 0, with the metrics that are logged for it.
-
-        UserError if the log lacks a metric or a validation, or ends at another step than the study.
-        """
+        """A row per step from 0. UserError if the log lacks a metric, or ends at another step than the study."""
         settings, steps = self.settings, self.settings.steps
         by_step = {
             step: {ours: numbers[theirs] for ours, theirs in settings.metrics.items() if theirs in numbers}
@@ -234,7 +232,7 @@ def filled(text: str, values: Mapping[str, str], quoted: bool = False, where: st
 def check(study: Study, arm: Arm) -> None:
     """UserError for placeholders, keys and methods that the command does not read, and files that runs would share."""
     settings = arm.training
-    values = placeholders(study, arm, 0, study.model.start, DataFolder(Path()), RunFolder(Path()))
+    values = placeholders(study, arm, 0, study.model.start, *NOWHERE)
     command, file, model = str(settings.command), settings.logs.file, settings.model or "{out}"  # type: ignore[union-attr]
     for key, text in (("command", command), ("logs.file", file), ("model", model)):
         path = os.path.normpath(filled(text, values, where=f"training.{key}"))
@@ -277,7 +275,7 @@ def check_distinct(study: Study) -> None:
     for run in matrix.runs:
         arm = matrix.arms[run.arm]
         if arm.training.trainer == "command":
-            values = placeholders(study, arm, run.seed, study.model.start, DataFolder(Path()), RunFolder(Path()))
+            values = placeholders(study, arm, run.seed, study.model.start, *NOWHERE)
             command = filled(str(arm.training.command), values, quoted=True)
             if (twin := commands.setdefault(command, run.name)) != run.name:
                 raise UserError(

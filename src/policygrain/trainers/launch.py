@@ -44,10 +44,9 @@ def launcher(resources: Mapping[str, Any]) -> str:
 
 @contextlib.contextmanager
 def processes(settings: Training) -> Iterator[None]:
-    """Connect the processes of a run that torchrun, or `srun` with several tasks, has started.
+    """Connect the processes, if there are several, that torchrun or `srun` has started; each sees one GPU.
 
-    The default process group uses gloo, and NCCL for GPUs; each process sees one GPU. Does nothing for a single
-    process. UserError if not all ranks join.
+    The default process group uses gloo, and NCCL for GPUs. UserError if not all ranks join.
     """
     own = settings.trainer in ("verl", "command")  # which start their own
     if not own:
@@ -55,8 +54,7 @@ def processes(settings: Training) -> Iterator[None]:
     if own or os.environ.get("WORLD_SIZE", "1") == "1":
         yield
         return
-    # Before CUDA is initialised, make this process's GPU the only visible one: an engine uses the first visible GPU.
-    # Some launchers have already done this.
+    # Before CUDA is initialised, because an engine uses the first visible GPU; some launchers have already done this.
     local = os.environ["LOCAL_RANK"]
     os.environ["CUDA_VISIBLE_DEVICES"] = own_gpu(int(local), os.environ.get("CUDA_VISIBLE_DEVICES", local))
     import torch
@@ -101,9 +99,7 @@ def _address_of_first(nodes: str) -> str:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
         return re.findall(r"\bNodeAddr=(\S+)", done.stdout)[0]
     except (OSError, subprocess.SubprocessError, IndexError) as error:
-        raise UserError(
-            f"`{' '.join(command)}` does not give the address of a node; set MASTER_ADDR to a node's name."
-        ) from error
+        raise UserError(f"`{' '.join(command)}` gives no address; set MASTER_ADDR to the name of a node.") from error
 
 
 def own_gpu(local: int, visible: str) -> str:
@@ -135,8 +131,7 @@ def run_program(
     """Run ``command`` until it has ended; its output is appended to ``output``, whose folder messages name.
 
     Stopped on a signal, at the time limit, and if the program ends with the exit code for that; UserError if it fails.
-    ``watch`` is called while it runs, and ends it by an error. ``name`` of the program and ``resumes()``, where the
-    next attempt begins, are for messages.
+    ``watch`` is called while it runs, and ends it by an error. ``resumes()`` says where the next attempt begins.
     """
     folder = output.parent
     with output.open("ab") as file:
@@ -157,14 +152,12 @@ def run_program(
                 watch()
         finally:
             _end(process)
+    ended = f"{folder}: {name} ended with exit code {process.returncode}; {resumes()}"
     if process.returncode == Stopped.exit_code:
-        raise Stopped(f"{folder}: {name} stopped early (exit code {process.returncode}); {resumes()}")
+        raise Stopped(ended)
     if process.returncode:
         last = "\n".join(output.read_text(errors="replace").splitlines()[-LAST_LINES:])
-        raise UserError(
-            f"{folder}: {name} ended with exit code {process.returncode}; {resumes()} See {output}; the last lines:\n"
-            f"{last}"
-        )
+        raise UserError(f"{ended} See {output}; the last lines:\n{last}")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

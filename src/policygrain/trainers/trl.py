@@ -1,7 +1,6 @@
-"""TRL as the trainer of a run: responses are sampled as in the loop; TRL optimises, shards and saves the model.
+"""TRL as the trainer of a run, paired with one of the loop, whose rollouts, objective and records it has (`Run`).
 
-Rollouts, objective and records are those of the loop in `train/` (`Run`), so a run by TRL is paired with one of the
-loop; they differ by rounding. TRL, Accelerate and DeepSpeed distribute the model over processes (`training.trl`).
+TRL, Accelerate and DeepSpeed optimise, save and distribute the model over processes (`training.trl`).
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ import torch
 from datasets import Dataset
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
+from torch.optim.lr_scheduler import LambdaLR
 from transformers import PrinterCallback, Trainer, TrainerCallback
 
 from ..clock import Clock
@@ -91,11 +91,11 @@ class TrlPolicy(Policy):
     trainer: Any = None  # the StudyTrainer, which is made after it
 
     def score(self, rollouts: Sequence[Rollout], settings: Training) -> TokenScores:
-        """Log-probabilities and entropies of all responses under the policy, without gradient."""
+        """As in `ScoredPolicy`."""
         return self.trainer.score(self.trainer.model, rollouts)
 
     def score_reference(self, rollouts: Sequence[Rollout], settings: Training) -> TokenScores | None:
-        """The same under the reference policy; None for a sharded model whose method does not need it."""
+        """As in `ScoredPolicy`; None for a sharded model whose method does not need it."""
         if self.trainer.ref_model is not None:
             return self.trainer.score(self.trainer.ref_model, rollouts)
         if self.reference is not None:
@@ -103,7 +103,7 @@ class TrlPolicy(Policy):
         if not has_adapter(self.model):
             return None
         with on_device(None, self.model):
-            return self.trainer.score(self.trainer.model, rollouts)
+            return self.score(rollouts, settings)
 
 
 class SkippableAdamW(torch.optim.AdamW):
@@ -112,7 +112,7 @@ class SkippableAdamW(torch.optim.AdamW):
     skips = False
 
     def step(self, closure: Any = None) -> Any:
-        """An optimizer step, or nothing if ``skips`` is set."""
+        """As in AdamW, or nothing if ``skips`` is set."""
         return None if self.skips else super().step(closure)
 
 
@@ -201,10 +201,7 @@ class StudyTrainer(GRPOTrainer, TrainerCallback):
         return TokenScores(log_probs, entropy if entropy_gradient else entropy.detach(), None, None)
 
     def score(self, model: Any, rollouts: Sequence[Rollout]) -> TokenScores:
-        """Log-probabilities and entropies of all responses under ``model``, without gradient.
-
-        Each process computes a share, in the same number of passes, and returns the scores of all responses.
-        """
+        """Scores of all responses under ``model``, without gradient; each process computes a share of them."""
         whole = [torch.zeros((len(rollouts), width_of(rollouts)), device=device()) for _ in range(2)]
         with torch.no_grad():
             for rows in self._passes(rollouts):
@@ -226,9 +223,8 @@ class StudyTrainer(GRPOTrainer, TrainerCallback):
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """The warmup of the study, which counts the optimizer steps that were made."""
         totals, warmup = self.study.state.totals, max(1, self.study_settings.warmup_updates)
-        self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(
-            self.optimizer if optimizer is None else optimizer, lambda _: min(1.0, (totals["updates"] + 1) / warmup)
-        )
+        scheduled = self.optimizer if optimizer is None else optimizer
+        self.lr_scheduler = LambdaLR(scheduled, lambda _: min(1.0, (totals["updates"] + 1) / warmup))
         return self.lr_scheduler
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> float | None:
@@ -236,11 +232,9 @@ class StudyTrainer(GRPOTrainer, TrainerCallback):
         norm, batch = super()._get_grad_norm(model, grad_norm=grad_norm), self._minibatch
         self.adamw.skips = batch is None
         if batch is not None:
-            rates = {
-                "gradient_norm": math.nan if norm is None else float(norm),
-                "learning_rate": self.optimizer.param_groups[0]["lr"],
-            }
-            metrics = merge_metrics(gather(self._parts)) | rates
+            metrics = merge_metrics(gather(self._parts))
+            metrics["gradient_norm"] = math.nan if norm is None else float(norm)
+            metrics["learning_rate"] = self.optimizer.param_groups[0]["lr"]
             with self.study.errors_named():
                 check_step(metrics)
             self._updates.append(metrics)
@@ -281,10 +275,8 @@ class StudyTrainer(GRPOTrainer, TrainerCallback):
 
 def padded(rows: Sequence[list[int]], pad: int, side: str) -> tuple[Tensor, Tensor]:
     """Token ids [rows, tokens], padded on this side, and their mask, on the compute device."""
-    ids = pad_sequence([torch.tensor(row) for row in rows], True, pad, side)
-    mask = pad_sequence([torch.ones(len(row), dtype=torch.bool) for row in rows], True, False, side)
-    ids, mask = to_device((ids, mask), device())
-    return ids, mask
+    (ids,) = to_device([pad_sequence([torch.tensor(row) for row in rows], True, -1, side)], device())
+    return ids.where(ids >= 0, pad), ids >= 0
 
 
 def is_sharded(settings: Training) -> bool:
@@ -293,10 +285,11 @@ def is_sharded(settings: Training) -> bool:
 
 
 def grpo_config(settings: Training, out: Path, *, half: str | None, loads_reference: bool, gpu: bool) -> GRPOConfig:
-    """TRL's configuration of a run. ``half``: the precision of autocast, if it is not that of the weights.
+    """TRL's configuration of a run. UserError if TRL refuses the settings of `training.trl`.
 
-    UserError if TRL refuses the settings of `training.trl`.
+    ``half``: the precision of autocast, if it is not that of the weights.
     """
+    of_study = {theirs: getattr(settings, ours) for theirs, ours in TRL["of_study"].items()}
     of_run = {
         "output_dir": str(out),
         "use_cpu": not gpu,
@@ -308,10 +301,8 @@ def grpo_config(settings: Training, out: Path, *, half: str | None, loads_refere
         # Any number but 0 makes TRL load the initial model, and shard it; the penalty itself is the objective's.
         "beta": 1.0 if loads_reference else 0.0,
     }
-    of_study = {theirs: getattr(settings, ours) for theirs, ours in TRL["of_study"].items()}
     try:
         return GRPOConfig(**TRL["always"] | of_study | of_run | settings.trl)
     except (ValueError, TypeError, ImportError, OSError, RuntimeError) as error:
-        raise UserError(
-            f"training.trainer: TRL refuses the settings of this run: {str(error).splitlines()[0]}"
-        ) from error
+        reason = str(error).splitlines()[0]
+        raise UserError(f"training.trainer: TRL refuses the settings of this run: {reason}") from error

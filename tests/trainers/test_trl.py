@@ -182,4 +182,4 @@ def test_settings_that_trl_refuses_are_one_message(tmp_path):
 
     settings = study("grpo", trl={"fsdp": True, "fsdp_config": {"auto_wrap_policy": "sideways"}}).training
     with pytest.raises(UserError, match=r"TRL refuses the settings of this run: .*sideways"):
-        grpo_config(settings, tmp_path, half=None, loads_reference=False, gpu=False)
+        grpo_config(settings, output_dir=str(tmp_path), use_cpu=True, bf16=False)

@@ -332,7 +332,7 @@ SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
         r"no model .*verl\.model_merger",
     ),
     "no validation": (edited(lambda text: text.replace("val-core", "val-aux")), r"no validation after the last step"),
-    "no length": (edited(lambda text: text.replace('length/mean": 10.0', 'length/mean": null')), r"no number for resp"),
+    "no length": (edited(lambda text: text.replace('length/mean": 10.0', 'length/mean": null')), r"has null for resp"),
 }
 
 

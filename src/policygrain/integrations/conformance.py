@@ -5,8 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,23 +31,13 @@ LossFunction = Callable[..., Any]
 Outcome = tuple[float, dict[str, Tensor]]  # a loss and its gradients, 0 where it has none
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """Comparison of a loss with an objective, over all batches."""
 
-    objective: str
-    problems: tuple[str, ...]  # a sentence per batch in which they differ; empty: it is the objective
+    problems: list[str]  # a sentence per batch in which they differ; empty: it is the objective
     cosine: float  # of the gradients of all batches
     norm: float  # of the loss's gradient, over that of the objective
-    expected: str  # the parts of the objective
-    n_batches: int
-
-    @property
-    def text(self) -> str:
-        """The differences as a message."""
-        first = f"it is not {self.objective}: it differs in {len(self.problems)} of {self.n_batches} batches, such as"
-        gradient = f"Its gradient has cosine {self.cosine:.4f} with the preset's, and {self.norm:.4g} times its norm."
-        return "\n  ".join([first, *self.problems[:SHOWN], gradient, self.expected])
+    text: str  # the differences as a message
 
 
 def assert_objective(loss_function: LossFunction, objective: str | Method, **options: Any) -> Comparison:
@@ -92,7 +81,11 @@ def compare(
         problems += difference(theirs, ours, chosen.name, name, rtol, value)
         gradients += zip(theirs[1].values(), ours[1].values(), strict=True)
     flat = [torch.cat([gradient.flatten() for gradient in side]) for side in zip(*gradients, strict=True)]
-    return Comparison(chosen.name, tuple(problems), *alike(*flat), expectation(chosen), len(used))
+    cosine, norm = alike(*flat)
+    first = f"it is not {chosen.name}: it differs in {len(problems)} of {len(used)} batches, such as"
+    gradient = f"Its gradient has cosine {cosine:.4f} with the preset's, and {norm:.4g} times its norm."
+    text = "\n  ".join([first, *problems[:SHOWN], gradient, expectation(chosen)])
+    return Comparison(problems, cosine, norm, text)
 
 
 def alike(one: Tensor, other: Tensor) -> tuple[float, float]:
@@ -215,7 +208,7 @@ def random_fields(lengths: Sequence[int], seed: int, drift: float = 0.3, width: 
 
 
 def batches(objective: Method | None = None) -> dict[str, Fields]:
-    """Name → fields, always the same; with an ``objective`` whose clip has bounds, one more: just inside and outside."""
+    """Name → fields, always the same; for an ``objective`` whose clip has bounds, one more just in and outside."""
     made = {f"log-ratios of {drift:g}": random_fields(LENGTHS, seed, drift) for seed, drift in enumerate(DRIFTS)}
     for name, sign in (("positive", 1), ("negative", -1)):
         fields = random_fields(LENGTHS, 10, 0.3)

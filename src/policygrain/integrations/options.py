@@ -23,7 +23,7 @@ class UnsupportedOption(ValueError):
     """An option of the trainer, or a part of the method, with which the objective would differ from the method's."""
 
 
-# Needs of functions of a method, as text. Each integration lists those that its trainer does not provide.
+# Each integration lists the needs of a method that its trainer does not provide.
 NEEDS: dict[Need, str] = {
     "step_log_probs": "statistics of the whole step",
     "reference": "the initial policy's log-probabilities",

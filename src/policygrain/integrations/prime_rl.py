@@ -1,7 +1,7 @@
 """prime-rl: a custom loss, `import_path = "policygrain.integrations.prime_rl.loss"` (docs/your-trainer.md).
 
-prime-rl calls it for one response at a time and divides the sum by the number of tokens of the step, so methods with a
-mean over tokens are exact. Nothing of prime-rl is imported: inputs and outputs are objects with the names that it uses.
+prime-rl divides the sum by the number of tokens of the step, so methods with a mean over tokens are exact. Nothing of
+prime-rl is imported: inputs and outputs are objects with the names that it uses.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ def loss(inputs: Any, objective: str | Method = "dapo") -> SimpleNamespace:
     """The method's loss of one response: `.loss`, a sum over its tokens with gradient, and `.metrics`, tensors.
 
     ``inputs`` has `trainer_logprobs`, `inference_logprobs`, `advantages` and `loss_mask`, [tokens] each, and perhaps
-    `ref_logprobs` and `loss_weights`. The policy that sampled is the inference engine's. ``objective`` is the name of a
-    preset (`kwargs = { objective = "mpo" }`). UnsupportedOption for methods that prime-rl cannot express.
+    `ref_logprobs` and `loss_weights`. UnsupportedOption for methods that prime-rl cannot express.
     """
     resolved = chosen(objective)
     wrong = []

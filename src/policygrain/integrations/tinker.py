@@ -25,10 +25,8 @@ def loss_function(objective: str | Method = "tepo", *, max_length: int | None = 
 
     Each datum's `loss_fn_inputs` need `logprobs` (of the policy that sampled), `advantages` and `mask` (1 on the tokens
     of the response), all as long as `target_tokens`; for methods that read it also `staleness` (versions of the policy
-    since the token was sampled). ``max_length``: L_max of methods that divide by it.
-
-    UnsupportedOption for methods that need what Tinker's server does not send. There are no entropies: TEPO's mask
-    uses covariances over the step, and a metric records this.
+    since the token was sampled). ``max_length``: L_max of methods that divide by it. UnsupportedOption for methods that
+    need what Tinker's server does not send.
     """
     resolved = chosen(objective)
     refuse(resolved, "Tinker", ("reference", "entropy_gradient", "mtp_heads", "groups"))

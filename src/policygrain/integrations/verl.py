@@ -61,14 +61,13 @@ def policy_loss(
     config: Any = None,
     rollout_is_weights: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
-    """The method's loss of a micro-batch, and metrics. Tensors are [batch, tokens], as verl passes them.
+    """The method's loss of a micro-batch, and metrics. Tensors are [batch, tokens].
 
     Normalised by the mini-batch (`config.global_batch_info`) and multiplied by the number of ranks, over which verl
     averages gradients. UnsupportedOption for options of verl that this loss does not read, or that would add a penalty.
     """
     refuse(objective, "verl", VERL_LACKS, _wrong(objective, loss_agg_mode, config))
     info: Mapping[str, Any] = getattr(config, "global_batch_info", None) or {}
-    ranks = info.get("dp_size") or 1
     batch = TokenBatch(
         log_prob,
         old_log_prob,
@@ -90,7 +89,7 @@ def policy_loss(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the objective's own warning of covariances, which users of verl do not see
         out = objective.loss(batch.replace(step=step))
-    return out.loss * ranks, _metrics(out.metrics, float(step.n_tokens) / float(totals.n_tokens))
+    return out.loss * (info.get("dp_size") or 1), _metrics(out.metrics, float(step.n_tokens) / float(totals.n_tokens))
 
 
 def with_entropies(ppo_loss: Callable[..., Any]) -> Callable[..., Any]:
@@ -118,19 +117,16 @@ def with_entropies(ppo_loss: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-@functools.cache
+@functools.cache  # once per method
 def _say_by_covariance(name: str) -> None:
-    """Warn, once per method."""
     logger.warning(
-        "%s%s: verl passes no entropies to a policy loss, so the mask uses covariances over each micro-batch. How to "
-        "measure it: docs/your-trainer.md of PolicyGrain, `with_entropies`.",
-        PREFIX,
-        name,
+        f"{PREFIX}{name}: verl passes no entropies to a policy loss, so the mask uses covariances over each "
+        "micro-batch. How to measure it: docs/your-trainer.md of PolicyGrain, `with_entropies`."
     )
 
 
 def _metrics(parts: dict[str, float], scale: float) -> dict[str, float]:
-    """Means over the micro-batch, from its shares of the step; verl averages them over micro-batches and ranks."""
+    """Means over the micro-batch, from its shares of the step."""
     whole = {name for name in parts if name.endswith("_max") or name in FLAGS}
     means = {name: value if name in whole else value * scale for name, value in parts.items()}
     merged = {name: value for name, value in merge_metrics([means]).items() if name not in SUMS}

@@ -1,8 +1,7 @@
 """verl: the prompts, sampling seeds and minibatches of a study's own loop (docs/your-trainer.md).
 
-verl loads `SeededAgentLoop` by the file that `actor_rollout_ref.rollout.agent.agent_loop_config_path` names, and
-`OrderedReplayBuffer` by `trainer.v1.sampler.custom_sampler`. Both read what an export writes into `extra_info`: the
-ids of each prompt, a sampling seed for each of its responses, and its place in the run.
+verl loads both classes by its configuration. They read what an export writes into `extra_info`: the ids of each prompt,
+a sampling seed for each of its responses, and its place in the run.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ class SeededAgentLoop(AgentLoopBase):
     """One response to a prompt, sampled with the seed that the export gives to it."""
 
     def __init__(self, *arguments: Any, hf_model_type: str | None = None, **named: Any) -> None:
-        """Without verl's handling of the model's chat tokens, because prompts are token ids."""
-        super().__init__(*arguments, hf_model_type=None, **named)
+        super().__init__(*arguments, hf_model_type=None, **named)  # no chat tokens, because prompts are token ids
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
         """Sample the response number ``row["session_id"]`` of a prompt."""

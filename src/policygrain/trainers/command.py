@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shlex
 import shutil
-import string
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,12 +44,13 @@ WATCH_SECONDS = 5.0  # between two looks at the log
 NOWHERE = DataFolder(Path()), RunFolder(Path())  # in place of the folders of a run that is only checked
 OWN = ("trainer", "command", "logs.file", "logs.format", "logs.step", "metrics", "model")  # keys under `training`
 COUNTED = ("steps", "validate_every")  # what the log is checked with
+NAMES = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")  # a name in braces, and other braces
 
 
 def train(
     study: Study, arm: Arm, seed: int, *, start: str, data: DataFolder, run: RunFolder, stop: Stop | None = None
 ) -> FinalMetrics:
-    """As `train.loop.train`: the command resumes by itself, if it is told to or finds what it has saved."""
+    """As `train.loop.train`; the command resumes by itself, if it is told to or finds what it has saved."""
     settings, record = arm.training, run_config(run)
     values = placeholders(study, arm, seed, start, data, run)
     text = str(settings.command)
@@ -123,14 +124,13 @@ class Log:
     def __init__(self, settings: Training, run: RunFolder, file: str) -> None:
         self.settings, self.run, self.file = settings, run, file
         self.timings = run_timings(run) if run.timings.exists() else []
-        self.before = self.timings[-1]["total_seconds"] if self.timings else 0.0
-        self.began = time.monotonic()
-        self.next_look = self.began + WATCH_SECONDS
+        self.next_look = time.monotonic() + WATCH_SECONDS
+        self.began = time.monotonic() - (self.timings[-1]["total_seconds"] if self.timings else 0.0)
 
     @property
     def seconds(self) -> float:
         """Seconds of all attempts of the run."""
-        return self.before + time.monotonic() - self.began
+        return time.monotonic() - self.began
 
     def watch(self) -> None:
         """Write the steps that are logged so far, so that MLflow shows them. UserError if they cannot be used."""
@@ -160,10 +160,9 @@ class Log:
     def rows(self, logged: Mapping[int, Mapping[str, float]], ended: bool) -> list[dict[str, Any]]:
         """A row per step from 0. UserError if the log lacks a metric, or ends at another step than the study."""
         settings, steps = self.settings, self.settings.steps
-        by_step = {
-            step: {ours: numbers[theirs] for ours, theirs in settings.metrics.items() if theirs in numbers}
-            for step, numbers in logged.items()
-        }
+        by_step: dict[int, dict[str, float]] = {}
+        for step, numbers in logged.items():
+            by_step[step] = {ours: numbers[theirs] for ours, theirs in settings.metrics.items() if theirs in numbers}
         last = max(step for step, row in by_step.items() if row or not ended)
         wanted = [*range(0, min(last, steps - 1), settings.validate_every), *([steps] if ended else [])]
         lacks = [str(step) for step in wanted if "validation_accuracy" not in by_step.get(step, {})]
@@ -197,36 +196,30 @@ def placeholders(study: Study, arm: Arm, seed: int, start: str, data: DataFolder
     own = study.model_copy(update={"training": arm.training}).model_dump(mode="json", exclude={"methods"})
     training = {key: value for key, value in own["training"].items() if key not in OWN}
     known = {**flat(own), **training, **dict(arm.settings)}
-    texts = {
-        key: value if isinstance(value, str) else json.dumps(value)
-        for key, value in known.items()
-        if isinstance(value, str | int | float)
-    }
+    known |= {"method": arm.method_name, "arm": arm.name, "seed": seed, "resume": "", "start": start}
     paths = {"out": run.out, "train": data.train, "validation": data.validation}
-    of_run = {"method": arm.method_name, "arm": arm.name, "seed": str(seed), "resume": "", "start": start}
-    return {**texts, **of_run, **{name: str(path.resolve()) for name, path in paths.items()}}
-
-
-def names_in(text: str, where: str) -> list[str]:
-    """The names in braces. UserError for a brace that opens no name."""
-    try:
-        parsed = list(string.Formatter().parse(text))
-    except ValueError as error:
-        raise UserError(f"{where}: {error}; write braces of the shell twice: ${{{{HOME}}}}.") from error
-    return [name + f":{form}" * bool(form) for _, name, form, _ in parsed if name is not None]
+    known |= {name: str(path.resolve()) for name, path in paths.items()}
+    texts = {key: value for key, value in known.items() if isinstance(value, str | int | float)}
+    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in texts.items()}
 
 
 def filled(text: str, values: Mapping[str, str], quoted: bool = False, where: str = "training.command") -> str:
     """``text`` with values for the names in braces; ``quoted``: each is one word of the shell, an empty one none."""
-    for name in names_in(text, where):
-        if name not in values:
+
+    def value_of(found: re.Match[str]) -> str:
+        if found[0] in ("{{", "}}"):
+            return found[0][0]
+        if found[1] not in values:  # or a brace that opens no name
+            known = [key for key in values if "." not in key]
+            name = found[0] if found[1] is None else f"{{{found[1]}}}"
             raise UserError(
-                f"{where}: nothing is called {{{name}}}.{did_you_mean(name, [key for key in values if '.' not in key])}"
-                " Braces of the shell are written twice: ${{HOME}}."
+                f"{where}: nothing is called {name}.{did_you_mean(found[1] or '', known)} Braces of the shell are "
+                "written twice: ${{HOME}}."
             )
-    parts = string.Formatter().parse(text)
-    texts = {name: shlex.quote(value) if quoted and value else value for name, value in values.items()}
-    return "".join(literal + (texts[name] if name is not None else "") for literal, name, _, _ in parts)
+        value = values[found[1]]
+        return shlex.quote(value) if quoted and value else value
+
+    return NAMES.sub(value_of, text)
 
 
 def check(study: Study, arm: Arm) -> None:
@@ -238,7 +231,7 @@ def check(study: Study, arm: Arm) -> None:
         path = os.path.normpath(filled(text, values, where=f"training.{key}"))
         if key != "command" and not Path(path).is_relative_to(values["out"]):
             raise UserError(f"training.{key}: must be in {{out}}, so that each run has its own.")
-    used = names_in(command, "training.command")
+    used = {found[1] for found in NAMES.finditer(command) if found[1]}
     if "out" not in used:
         raise UserError("training.command: must contain {out}, the folder of a run: no two runs write the same files.")
     for key, value in arm.settings:

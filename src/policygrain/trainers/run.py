@@ -39,8 +39,7 @@ def train_run(
 ) -> str:
     """Train one run in its folder, or resume it, and write its summary; returns the run's key.
 
-    ``start``: folder or hub name of the initial model. A run that has ended is not changed; files of a run with other
-    settings are moved to a subfolder first. All ranks call this with the same arguments, and all of them must see the
+    ``start``: folder or hub name of the initial model. All ranks call this with the same arguments, and must see the
     same folders. ``tracked`` opens the context in which rank 0 trains.
     """
     arm.method.check()
@@ -62,8 +61,13 @@ def begin(study: Study, arm: Arm, seed: int, run: RunFolder, start: str, data: D
     """Write the record of the run, unless it has ended; returns the record, and whether it has."""
     config = run_config(study, arm, seed, start, data)
     claim(run, config)
-    if has_ended(run, config):
-        return config, True
+    if run.ended.exists():
+        summary = read_record(RunSummary, run.ended, TRAIN)
+        if (summary.key, summary.model_digest) == (config.key, _digest_of_model(run)):
+            if not run.summary.exists():
+                write_record(run.summary, summary)
+            run_metrics(run)  # UserError if they are damaged, because they would be lost
+            return config, True
     run.ended.unlink(missing_ok=True)
     run.summary.unlink(missing_ok=True)  # a summary means that the run has ended
     write_record(run.config, config)
@@ -92,8 +96,7 @@ def run_config(study: Study, arm: Arm, seed: int, start: str, data: DataFolder) 
 def claim(run: RunFolder, config: RunConfig) -> None:
     """Move the files of another run, if the folder contains one, to `superseded-KEY-N`.
 
-    `run.json`, by which they are another run's, is moved last: if the process is killed in between, the next call moves
-    the rest to the same folder.
+    `run.json`, by which they are another run's, is the last: after a kill in between, the next call moves the rest.
     """
     try:
         previous = str(json.loads(run.config.read_bytes())["key"])
@@ -107,23 +110,6 @@ def claim(run: RunFolder, config: RunConfig) -> None:
     for product in products:
         product.rename(aside / product.name)
     print(f"{run.path}: contained a run with other settings, which was moved to {aside}.", file=sys.stderr)
-
-
-def has_ended(run: RunFolder, config: RunConfig) -> bool:
-    """Whether the folder contains this run to its end; if so, its summary is written again where it is missing.
-
-    UserError if its metrics are missing or damaged, because they would be lost.
-    """
-    if not run.ended.exists():
-        return False
-    summary = read_record(RunSummary, run.ended, TRAIN)
-    has_model = summary.model_digest == (digests.of_model(run.model) if run.model.is_dir() else "")
-    if summary.key != config.key or not has_model:
-        return False
-    if not run.summary.exists():
-        write_record(run.summary, summary)
-    run_metrics(run)
-    return True
 
 
 def _summarise(study: Study, run: RunFolder, config: RunConfig, final: FinalMetrics) -> None:
@@ -140,10 +126,14 @@ def _summarise(study: Study, run: RunFolder, config: RunConfig, final: FinalMetr
         compute="unknown" if trainer == "command" else str(compute).removeprefix("torch."),
         engine=trainer,
     )
-    digest = digests.of_model(run.model) if run.model.is_dir() else ""
+    digest = _digest_of_model(run)
     summary = RunSummary(**config.model_dump(), final=final, model_digest=digest, environment=environment)
     write_record(run.ended, summary)
     write_record(run.summary, summary)
+
+
+def _digest_of_model(run: RunFolder) -> str:
+    return digests.of_model(run.model) if run.model.is_dir() else ""
 
 
 def check_final_model(run: RunFolder) -> str:

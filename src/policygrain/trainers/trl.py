@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -66,10 +66,11 @@ def train(
         compute = compute_name(policy.model)
         config = grpo_config(
             settings,
-            on_rank_0(lambda: make_room(run.checkpoints)),
-            half=None if compute == spec.dtype else compute,
-            loads_reference=sharded and "reference" in method.needs and spec.lora is None,
-            gpu=device().type == "cuda",
+            output_dir=str(on_rank_0(lambda: make_room(run.checkpoints))),
+            use_cpu=device().type != "cuda",
+            bf16=compute == "bfloat16" and compute != spec.dtype,  # autocast
+            # Any number but 0 makes TRL load the initial model, and shard it; the penalty itself is the objective's.
+            beta=1.0 if sharded and "reference" in method.needs and spec.lora is None else 0.0,
         )
         with warnings.catch_warnings(), steps.started(saved) as state:
             warnings.simplefilter("ignore")
@@ -125,7 +126,7 @@ class StudyTrainer(GRPOTrainer, TrainerCallback):
     def __init__(self, steps: Run, **kwargs: Any) -> None:
         self.study, self.study_settings = steps, steps.settings
         self.stopped_by: str | None = None
-        self._minibatches: list[Batch] = []
+        self._minibatches: Iterator[Batch] = iter(())
         self._minibatch: Batch | None = None  # of the current optimizer step; None: the step is skipped
         self._parts: list[dict[str, float]] = []  # metrics of its micro-batches so far
         self._updates: list[dict[str, float]] = []  # metrics of the optimizer steps of this training step so far
@@ -140,19 +141,18 @@ class StudyTrainer(GRPOTrainer, TrainerCallback):
         self.remove_callback(PrinterCallback)
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
-        """The passes of the next optimizer step; at the beginning of a training step, a new batch is sampled."""
+        """The passes of the next optimizer step; a training step begins with a new batch."""
         model.train()
-        update = self.state.global_step % self.study_settings.updates_of_batch
-        if update == 0:
+        if self.state.global_step % self.study_settings.updates_of_batch == 0:
             self.study.policy.model = self.accelerator.unwrap_model(self.model)
             self.clock, validates = Clock(), self.study.state.step % self.study_settings.validate_every == 0
             self._held_out = self.study.validate(self.clock) if validates else {}
             sampled, self._sampled = self.study.next_batch(self.clock)
             self._started = time.perf_counter()
-            self._minibatches = list(self.study.minibatches(sampled))
+            self._minibatches = self.study.minibatches(sampled)
         self._parts = []
         passes: tuple[Tensor, ...] = (torch.tensor([]),)
-        self._minibatch = batch = self._minibatches[update] if update < len(self._minibatches) else None
+        self._minibatch = batch = next(self._minibatches, None)
         if batch is not None:
             self._step_context = step_context(self.study.policy, batch, self.study.method, self.study_settings)
             passes = self._passes(batch.rollouts)
@@ -284,22 +284,13 @@ def is_sharded(settings: Training) -> bool:
     return bool(settings.trl.get("fsdp"))
 
 
-def grpo_config(settings: Training, out: Path, *, half: str | None, loads_reference: bool, gpu: bool) -> GRPOConfig:
-    """TRL's configuration of a run. UserError if TRL refuses the settings of `training.trl`.
-
-    ``half``: the precision of autocast, if it is not that of the weights.
-    """
-    of_study = {theirs: getattr(settings, ours) for theirs, ours in TRL["of_study"].items()}
-    of_run = {
-        "output_dir": str(out),
-        "use_cpu": not gpu,
-        "bf16": half == "bfloat16",
+def grpo_config(settings: Training, **of_run: Any) -> GRPOConfig:
+    """TRL's configuration of a run. UserError if TRL refuses the settings of `training.trl`."""
+    of_study = {theirs: getattr(settings, ours) for theirs, ours in TRL["of_study"].items()} | {
         "adam_beta1": settings.betas[0],
         "adam_beta2": settings.betas[1],
         "steps_per_generation": settings.updates_of_batch,
         "max_steps": settings.steps * settings.updates_of_batch,
-        # Any number but 0 makes TRL load the initial model, and shard it; the penalty itself is the objective's.
-        "beta": 1.0 if loads_reference else 0.0,
     }
     try:
         return GRPOConfig(**TRL["always"] | of_study | of_run | settings.trl)

@@ -129,27 +129,20 @@ def check(study: Study, arm: Arm) -> None:
 
 
 def export(study: Study, arm: Arm, seed: int, start: str, data: DataFolder, out: Path, gpus: int) -> None:
-    """Write configuration, method, problems and reward into ``out``, the same content in every attempt of a run.
-
-    UserError if verl's reward function cannot grade the problems.
-    """
+    """Write configuration, method, problems and reward into ``out``, the same content in every attempt of a run."""
     settings, method = arm.training, arm.method
     problems, validation = read_problems(data.train), read_problems(data.validation)
     if any(problem.options.tests for problem in problems):
-        raise UserError(
-            "data.train: problems with tests cannot be trained by verl: its reward function runs no programs."
-        )
+        raise UserError("data.train: has problems with tests, and verl's reward function runs no programs.")
     renderer = PromptRenderer(load_tokenizer(start, study.model.revision), study.prompt)
     longest = max(len(renderer.ids(problem.problem)) for problem in [*problems, *validation])
     config: dict[str, Any] = {}
     for key, value in of_study(study, arm, seed, start, longest, gpus).items():
         *sections, last = key.split(".")
         functools.reduce(lambda place, section: place.setdefault(section, {}), sections, config)[last] = value
-    for name, content in {
-        "verl.yaml": config,
-        METHODS_FILE: {registered_name(method): {**method.data(), "base": None}},  # complete without its base
-        "agent.yaml": [{"name": "seeded", "_target_": f"{VERL_PAIRED}.SeededAgentLoop"}],
-    }.items():
+    methods = {registered_name(method): {**method.data(), "base": None}}  # complete without its base
+    agents = [{"name": "seeded", "_target_": f"{VERL_PAIRED}.SeededAgentLoop"}]
+    for name, content in (("verl.yaml", config), (METHODS_FILE, methods), ("agent.yaml", agents)):
         atomic_text(out / name, yaml.safe_dump(content, sort_keys=False))
     atomic_text(out / "reward.py", REWARD_SOURCE.format(grader=study.grader, extraction=study.extraction))
     batches = settings.steps * (method.sampler.max_batches if method.sampler.dynamic else 1)
@@ -161,18 +154,14 @@ def export(study: Study, arm: Arm, seed: int, start: str, data: DataFolder, out:
 
 
 def registered_name(method: Method) -> str:
-    """The name of the study's method in verl, with a digest: a preset or another study's method may have the same name.
-
-    verl stops if the file of methods is missing or is that of another arm, because it then has no loss of this name.
-    """
+    """The name of the method in verl, with a digest, so that verl stops without the file of methods of this arm."""
     return f"{method.name}-{digests.of_json(method.data())[:8]}"
 
 
 def of_study(study: Study, arm: Arm, seed: int, start: str, longest: int = 1, gpus: int = 1) -> dict[str, Any]:
-    """The settings of verl that follow from a study, by dotted key, and those in `training.verl`.
+    """The settings of verl by dotted key; ``longest``: of the prompts, in tokens.
 
-    ``start``: folder or hub name of the initial model; ``longest``: of the prompts, in tokens. UserError for a key in
-    `training.verl` that the study decides.
+    UserError for a key in `training.verl` that the study decides.
     """
     settings, method = arm.training, arm.method
     given = settings.model_dump(mode="json")
@@ -212,10 +201,7 @@ def of_study(study: Study, arm: Arm, seed: int, start: str, longest: int = 1, gp
 
 
 def training_rows(problems: list[Problem], settings: Training, seed: int) -> Iterator[tuple[Problem, list[int]]]:
-    """An endless sequence of problems in the order in which the loop trains on them, minibatch by minibatch.
-
-    Each comes with the seeds by which the loop samples its responses (`Collector`).
-    """
+    """Endless: problems in the order of the loop's minibatches, with the seeds of their responses (`Collector`)."""
     count = settings.prompts_per_step
     stream, one_pass = prompt_stream(problems, seed), settings.model_copy(update={"epochs": 1})
     for step in itertools.count():
@@ -246,10 +232,7 @@ def _dataset(study: Study, given: Iterable[tuple[Problem, list[int]]], renderer:
 
 
 def read_back(folder: Path, settings: Training, dynamic: bool, run: RunFolder) -> FinalMetrics:
-    """Convert the run that verl trained in ``folder`` to records in ``run``.
-
-    ``dynamic``: whether verl used dynamic sampling. UserError if steps or the final model are missing.
-    """
+    """Convert the run that verl trained in ``folder`` to records in ``run``. UserError if it has not ended."""
     log, model = read_log(folder, settings.steps), final_model(folder, settings.steps)
     if not any(model.glob("*.safetensors")) or not (model / "config.json").exists():
         raise UserError(
@@ -276,10 +259,9 @@ def read_back(folder: Path, settings: Training, dynamic: bool, run: RunFolder) -
 
 
 def read_log(folder: Path, steps: int) -> ByStep:
-    """verl's metrics by its step, from 0 (validation of the initial model, if there was one) to ``steps``.
+    """verl's metrics by its step, from 0 (validation of the initial model) on. UserError if a step is missing.
 
-    Later attempts replace steps of earlier ones: a resumed run repeats the steps since its checkpoint, and validates at
-    its beginning. UserError if a step is missing.
+    Later attempts replace steps of earlier ones: a resumed run repeats those since its checkpoint.
     """
     log: dict[int, dict[str, Any]] = {}
     for path in sorted(folder.glob("metrics*.jsonl")):  # one per attempt
@@ -297,8 +279,7 @@ def read_log(folder: Path, steps: int) -> ByStep:
 def records_of(log: ByStep, settings: Training, dynamic: bool) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The rows of `metrics.jsonl`, one per step and the final validation, and those of `timings.jsonl`.
 
-    With ``dynamic`` sampling, verl logs only the number of dropped groups: their responses are assumed to be as long as
-    the others.
+    With ``dynamic`` sampling, responses of dropped groups are assumed to be as long as the others.
     """
     rows: list[dict[str, Any]] = []
     timings: list[dict[str, Any]] = []
@@ -315,10 +296,7 @@ def records_of(log: ByStep, settings: Training, dynamic: bool) -> tuple[list[dic
             row["sampled_accuracy"] = None if dynamic else row["accuracy"]
             length, dropped = row.get("response_length_mean", 0.0), row.get("groups_dropped", 0.0)
             if math.isnan(length + dropped):
-                raise UserError(
-                    f"verl's log has no number for response_length_mean or groups_dropped at step {step + 1} (null), "
-                    "which are counted."
-                )
+                raise UserError(f"verl's log has null for response_length_mean or groups_dropped at step {step + 1}.")
             sampled = (settings.prompts_per_step + int(dropped)) * settings.group
             totals["total_updates"] += settings.updates_of_batch
             totals["total_tokens"] += round(length * sampled)

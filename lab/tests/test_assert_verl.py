@@ -31,7 +31,7 @@ def arguments(made, tmp_path, monkeypatch):
     data, start = made
     training: dict[str, Any] = {"trainer": "verl", "verl": SETTINGS, "prompts_per_step": 16, "micro_batch_tokens": 400}
     study = small_study(training=training)
-    export(study, next(iter(run_matrix(study).arms.values())), 0, str(start), DataFolder(data), tmp_path / "run", 1)
+    export(study, next(iter(run_matrix(study).arms.values())), 0, str(start), DataFolder(data), tmp_path / "run")
     path = f"{ENVIRONMENT['PYTHONPATH']}:{Path(__file__).parents[1] / 'src'}"
     own = {"PYTHONPATH": path, "HYDRA_FULL_ERROR": "1", EXPORTED: str(tmp_path / "run")}
     for name, value in (ENVIRONMENT | own).items():

@@ -16,7 +16,7 @@ from policygrain.integrations.options import UnsupportedOption
 from policygrain.integrations.tinker import loss_function
 
 from ..support.batches import FOUR, loss_and_gradient, random_fields
-from . import REFUSED, objective_of
+from . import REFUSED
 
 TOOLS = torch.tensor([1, 1, 0, 1, 0, 0, 1, 1, 1])  # 0: tool output
 NAMES = ("grpo", "dapo", "gspo", "tepo_v1", "tepo", "mpo", "kl_cov", "dr_grpo")
@@ -31,10 +31,8 @@ def fields():
     """In float32 as Tinker sends them, and without entropies; the engine is the old policy."""
     made = random_fields(FOUR, 3, 0.4)
     floats = {key: made[key].float() for key in ("log_probs", "old_log_probs", "advantages", "ref_log_probs")}
-    given = {
-        "staleness": torch.tensor([0, 1, 2, 5]),
-    }
-    return floats | given | {"mask": made["mask"] & TOOLS.bool(), "rollout_log_probs": floats["old_log_probs"]}
+    others = {"mask": made["mask"] & TOOLS.bool(), "rollout_log_probs": floats["old_log_probs"]}
+    return floats | others | {"staleness": torch.tensor([0, 1, 2, 5])}
 
 
 def inputs_of(fields: dict[str, Any], i: int) -> dict[str, torch.Tensor]:
@@ -110,15 +108,6 @@ def test_a_field_that_is_missing_or_has_another_length_is_named(datum, name, cha
         loss_function(name)(data, log_probs)
 
 
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [("mpo_heads", "prediction heads"), ("gepo", "the prompt of each"), ("tepo_max_entropy", "an entropy")],
-)
-def test_what_tinker_cannot_give_is_refused(name, says):
-    with pytest.raises(UnsupportedOption, match=says):
-        loss_function(name)
-
-
 def prime_step(objective: Any, fields: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
     """Loss and gradient of a step of prime-rl: responses without padding, one by one, over the number of tokens."""
     log_probs = fields["log_probs"].clone().requires_grad_()
@@ -147,7 +136,8 @@ def test_methods_with_a_mean_over_tokens_are_exact_in_prime_rl(objective, fields
     torch.testing.assert_close(prime_step(objective, fields), loss_and_gradient(objective, fields))
 
 
-@pytest.mark.parametrize(("objective", "says"), REFUSED["prime_rl"])
-def test_what_prime_rl_cannot_express_is_refused(objective, says, fields):
-    with pytest.raises(UnsupportedOption, match=says):
-        prime_step(objective_of(objective), fields)
+@pytest.mark.parametrize("trainer", ["tinker", "prime_rl"])
+def test_what_cannot_be_given_or_expressed_is_refused(trainer, fields):
+    for name, says in REFUSED[trainer]:
+        with pytest.raises(UnsupportedOption, match=says):
+            loss_function(name) if trainer == "tinker" else prime_step(name, fields)

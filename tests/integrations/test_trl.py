@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from policygrain import TokenBatch, method
 from policygrain.model.loading import load_model
@@ -18,6 +19,7 @@ from policygrain.objective import needs
 pytest.importorskip("trl", reason="TRL is not installed (pip install '.[dev]')")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # about versions of vLLM, which plays no part here
+    from accelerate.utils import gather_object
     from transformers import PrinterCallback
     from trl import GRPOConfig, GRPOTrainer
     from trl.experimental.gmpo import GMPOTrainer
@@ -26,8 +28,8 @@ with warnings.catch_warnings():
     from policygrain.integrations.trl import PolicyGrainTrainer
 
     from ..support.engines import save_tiny
-    from ..support.trl import SETTINGS, reward, trainer_of
-    from . import REFUSED, objective_of
+    from ..support.trl import PROMPTS, SETTINGS, reward, trainer_of
+    from . import REFUSED
 
 pytestmark = pytest.mark.trl
 
@@ -133,7 +135,7 @@ def test_two_processes_have_the_gradient_of_one(start, tmp_path):
     """4 responses on each of two processes: both weights are the same, and counted over both."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
-        [sys.executable, *LAUNCH, "tests.integrations.trl_two_processes", start, str(tmp_path)],
+        [sys.executable, *LAUNCH, "tests.integrations.test_trl", start, str(tmp_path)],
         capture_output=True,
         text=True,
         check=False,
@@ -147,6 +149,43 @@ def test_two_processes_have_the_gradient_of_one(start, tmp_path):
         torch.testing.assert_close(rank["gradient"], found[0]["expected"], rtol=1e-4, atol=1e-6)
 
 
+class Kept(PolicyGrainTrainer):
+    """Keeps what each process computed its loss from."""
+
+    seen: dict[str, Any]
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
+        self.seen = {key: value.clone() for key, value in inputs.items() if isinstance(value, torch.Tensor)}
+        return super()._compute_loss(model, inputs)
+
+
+def step_of_a_process(start: str, folder: Path) -> None:
+    """What it changes the weights by, and the gradient of the mean over all responses, whose prompts are as long."""
+    length, objective, before = 10, method("tepo"), weights(load_model(start)[0])
+    sgd = {"optim": "sgd", "max_grad_norm": 0.0, "learning_rate": 1.0, "max_steps": 1, "num_iterations": 1}
+    settings = sgd | {"per_device_train_batch_size": 4, "max_completion_length": length}
+    trainer = trainer_of(Kept, start, folder, PROMPTS[:2], objective=objective, **settings)
+    trainer.train()
+    after, parts = weights(trainer.accelerator.unwrap_model(trainer.model)), gather_object([trainer.seen])
+
+    def together(name: str) -> torch.Tensor:
+        return torch.cat([F.pad(p[name], (0, length - p[name].shape[1])) for p in parts])
+
+    alone, _ = load_model(start)
+    prompts = torch.cat([p["prompt_ids"] for p in parts])
+    completions, mask = together("completion_ids"), together("completion_mask")
+    logits = alone(torch.cat([prompts, completions], dim=1)).logits[:, prompts.shape[1] - 1 : -1]
+    log_all = logits.float().log_softmax(-1)
+    log_probs = log_all.gather(2, completions.unsqueeze(2)).squeeze(2)
+    entropy = -(log_all.exp() * log_all).sum(-1).detach()
+    advantages = torch.cat([p["advantages"] for p in parts])
+    batch = TokenBatch(log_probs, log_probs.detach(), advantages, mask, entropy=entropy, old_entropy=entropy)
+    objective.loss(batch).loss.backward()
+    expected = torch.cat([p.grad.flatten() for p in alone.parameters()])
+    rank = trainer.accelerator.process_index
+    torch.save({"weights": after, "gradient": before - after, "expected": expected}, folder / f"rank{rank}.pt")
+
+
 @needs("reference")
 def against_the_initial_model(batch: TokenBatch) -> torch.Tensor:
     """A ratio to the initial model, which TRL loads for any beta above 0."""
@@ -158,7 +197,8 @@ def test_options_that_would_give_another_objective_are_refused(own, settings, sa
     """Before a model is loaded."""
     config = GRPOConfig(output_dir=str(tmp_path), **SETTINGS | settings)
     with pytest.raises(UnsupportedOption, match=says):
-        given = own | {"objective": objective_of(own["objective"])}
+        changes = dict(own["objective"]) if isinstance(own["objective"], dict) else {"base": own["objective"]}
+        given = own | {"objective": method(changes.pop("base"), **changes)}
         PolicyGrainTrainer(model="no/such-model", reward_funcs=reward, args=config, **given)
 
 
@@ -185,3 +225,7 @@ def test_the_example_of_the_page_trains(start, tmp_path, monkeypatch):
     exec(code, names)
     assert names["trainer"].state.global_step == 2
     assert names["reward"](["It is 12.", "13"], ["12", "12"]) == [1.0, 0.0]
+
+
+if __name__ == "__main__":
+    step_of_a_process(sys.argv[1], Path(sys.argv[2]))

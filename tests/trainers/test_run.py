@@ -117,22 +117,17 @@ def test_without_a_readable_run_json_no_other_summary_counts(content, fresh, aft
     assert products(aside) == before
 
 
-def leave_behind(run: Path) -> None:
-    """What writers that were killed leave in the folder of a run."""
-    for name in ("run.json", "summary.json", "metrics.jsonl", "timings.jsonl"):
-        (run / f".{name}.tmp").write_text("half")
-    for folder in (".model", "checkpoints/.step"):
-        (run / folder).mkdir()
-        (run / folder / "another.safetensors").write_text("half")
-
-
 def test_how_a_run_is_held_and_saved_may_change_in_its_middle(made, tmp_path):
     """After a failure for lack of memory, say: with smaller micro-batches the run continues where it was."""
     whole = run_metrics(RunFolder(train_small(A, tmp_path / "whole", *made)))
     run = tmp_path / "run"
     with pytest.raises(Stopped):
         train_small(A, run, *made, stop=Stop(deadline=0.0))
-    leave_behind(run)
+    for name in ("run.json", "summary.json", "metrics.jsonl", "timings.jsonl"):  # of writers that were killed
+        (run / f".{name}.tmp").write_text("half")
+    for folder in (".model", "checkpoints/.step"):
+        (run / folder).mkdir()
+        (run / folder / "another.safetensors").write_text("half")
     held = {"micro_batch_tokens": 60, "kv_gib": 0.5, "checkpoint_every": 3}
     held |= {"max_mismatch": 0.1, "activation_checkpointing": True}
     rows = run_metrics(RunFolder(train_small(small_study(training=held), run, *made)))

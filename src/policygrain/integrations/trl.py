@@ -1,7 +1,6 @@
 """TRL: `PolicyGrainTrainer`, a GRPOTrainer with any method's objective (docs/your-trainer.md).
 
-Tokens and responses of an optimizer step are counted over its micro-batches and processes, so gradients do not depend
-on how it is divided. TEPO's mask is measured: the entropies of the policy that sampled are kept from TRL's own pass.
+TEPO's mask is measured: the entropies of the policy that sampled are kept from TRL's own pass without gradient.
 """
 
 from __future__ import annotations
@@ -46,11 +45,9 @@ SCALE_REWARDS = {"grpo": ("group", "True", True), "dr_grpo": ("none", "False", F
 class PolicyGrainTrainer(GRPOTrainer):
     """TRL's GRPOTrainer with the objective of a method: ratio, clip, aggregation and penalties.
 
-    ``objective`` is the name of a preset or a Method. ``micro_batch_statistics`` lets methods that read statistics of
-    the whole step (clip_cov, kl_cov) take those of each micro-batch. Metrics are logged under `policygrain/`.
-
-    UnsupportedOption before anything is loaded, for options of TRL's loss that this objective does not read, and for
-    methods that need inputs that TRL does not have.
+    ``micro_batch_statistics`` lets methods that read statistics of the whole step (clip_cov, kl_cov) take those of each
+    micro-batch. UnsupportedOption before anything is loaded, for options of TRL's loss that this objective does not
+    read, and for methods that need inputs that TRL does not have.
     """
 
     def __init__(
@@ -72,7 +69,6 @@ class PolicyGrainTrainer(GRPOTrainer):
             )
         self._reads_entropies = reads_entropies(self.objective)
         self._scored: list[tuple[Tensor, Tensor | None]] = []  # of the passes without gradient, since the last rollouts
-        self._totals: StepTotals | None = None
         self._parts: list[dict[str, float]] = []  # metrics of the micro-batches of this step so far
         super().__init__(*args, **kwargs)
 
@@ -118,20 +114,17 @@ class PolicyGrainTrainer(GRPOTrainer):
         return loss
 
     def _step_totals(self) -> StepTotals:
-        """Tokens and responses of the accumulation window, over all processes; counted at its first micro-batch."""
+        """Tokens and responses of the accumulation window, over all processes."""
         size = self.current_gradient_accumulation_steps
         place = self._step % self.args.steps_per_generation
-        if place % size and self._totals is not None:
-            return self._totals
         window = self._buffered_inputs[place - place % size :][:size]
         lengths = self.accelerator.gather(torch.cat([mask_of(inputs).sum(1) for inputs in window]))
-        self._totals = StepTotals(
+        return StepTotals(
             n_tokens=max(1, int(lengths.sum())),
             n_responses=max(1, int((lengths > 0).sum())),
             max_length=self.max_completion_length or 1,  # only read if it is set, see `_wrong`
             micro_batch_statistics=self.micro_batch_statistics,
         )
-        return self._totals
 
     def _log(self, parts: dict[str, float], training: bool) -> None:
         """Log metrics of the whole step after its last micro-batch; in evaluation, of each batch."""

@@ -1,8 +1,7 @@
 """verl: every method as a policy loss, `actor.policy_loss.loss_mode=policygrain.NAME` (docs/your-trainer.md).
 
-verl imports this module by itself, as an entry point of the group `verl.plugins`, in every worker process. Methods of
-your own are in the YAML file that the environment variable POLICYGRAIN_METHODS names; that of an exported arm is in the
-folder that POLICYGRAIN_EXPORTED names.
+verl imports this module as an entry point of the group `verl.plugins` in every worker process. Methods of your own are
+in the file that POLICYGRAIN_METHODS names, that of an exported arm in the folder that POLICYGRAIN_EXPORTED names.
 """
 
 from __future__ import annotations

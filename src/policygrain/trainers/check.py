@@ -75,14 +75,13 @@ def check_trainers(study: Study) -> None:
 
 def trainer_notes(study: Study) -> list[str]:
     """Notes on effects of a study's trainers that are easily missed."""
-    arms = run_matrix(study).arms.values()
-    if not any(arm.training.trainer == "verl" and arm.method.sampler.dynamic for arm in arms):
-        return []
-    return [
+    note = (
         "training.trainer: with dynamic sampling verl replaces dropped groups by other groups than the loop, so its "
         "runs are not paired by seed with those of other methods, and differences have wider intervals. It logs "
         "nothing about dropped groups: `sampled_accuracy` is empty, and `total_tokens` estimated."
-    ]
+    )
+    arms = run_matrix(study).arms.values()
+    return [note] if any(arm.training.trainer == "verl" and arm.method.sampler.dynamic for arm in arms) else []
 
 
 def check_arm(study: Study, arm: Arm) -> None:
@@ -134,8 +133,7 @@ def _check_release(name: str) -> None:
 def _check_trl(settings: Training) -> None:
     """UserError for a key of `training.trl` that the study decides, that TRL does not have, or that cannot work.
 
-    Only settings that TRL has from transformers' `TrainingArguments` are passed on, except those for which a study has
-    keys. TRL's own settings are about objective and sampling, which the study decides.
+    TRL's own settings, which transformers' `TrainingArguments` lack, are about objective and sampling.
     """
     if not settings.trl:
         return

@@ -115,9 +115,6 @@ def take_model(study: Study, model: Path, run: RunFolder) -> None:
         shutil.copytree(model, into)
 
 
-# ---- the log ---------------------------------------------------------------------------------------------------------
-
-
 class Log:
     """The log of a command, which becomes `metrics.jsonl` and `timings.jsonl` of its run."""
 
@@ -186,9 +183,6 @@ class Log:
                 raise UserError(f"{self.file}: {name} is {share:g} at step {step}; a share from 0 to 1 is needed.")
         rows = [{"step": step, "total_updates": min(step + 1, steps)} for step in range(last + 1)]
         return [row | by_step.get(step, {}) for step, row in enumerate(rows)]
-
-
-# ---- placeholders ----------------------------------------------------------------------------------------------------
 
 
 def placeholders(study: Study, arm: Arm, seed: int, start: str, data: DataFolder, run: RunFolder) -> dict[str, str]:

@@ -1,7 +1,4 @@
-"""Processes that train a run: the ranks that torchrun or SLURM's `srun` starts, and programs that are watched here.
-
-If a rank fails, torchrun and `srun --kill-on-bad-exit=1` end the others.
-"""
+"""Processes that train a run: the ranks that torchrun or SLURM's `srun` starts, and programs that are watched here."""
 
 from __future__ import annotations
 
@@ -24,9 +21,12 @@ if TYPE_CHECKING:
     from ..train.stopping import Stop
 
 TIMEOUT = timedelta(minutes=30)  # a rank that is further behind than this counts as failed
-
-
-# ---- ranks -----------------------------------------------------------------------------------------------------------
+POLL_SECONDS = 1.0
+END_SECONDS = 20.0  # from SIGTERM to SIGKILL
+# The kernel kills a program when this process is killed (PR_SET_PDEATHSIG is 1): otherwise it would go on training in
+# the folder while the next command starts it there again.
+END_WITH_PARENT = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execvp(sys.argv[1], sys.argv[1:])"
+LAST_LINES = 15  # of its output, in the message of a failed run
 
 
 def launcher(resources: Mapping[str, Any]) -> str:
@@ -44,10 +44,7 @@ def launcher(resources: Mapping[str, Any]) -> str:
 
 @contextlib.contextmanager
 def processes(settings: Training) -> Iterator[None]:
-    """Connect the processes, if there are several, that torchrun or `srun` has started; each sees one GPU.
-
-    The default process group uses gloo, and NCCL for GPUs. UserError if not all ranks join.
-    """
+    """Connect the ranks that torchrun or `srun` has started, if there are several; each sees one GPU."""
     own = settings.trainer in ("verl", "command")  # which start their own
     if not own:
         read_slurm()
@@ -72,15 +69,12 @@ def processes(settings: Training) -> Iterator[None]:
 
 
 def read_slurm() -> None:
-    """Set the variables of torchrun from those of `srun`, except in batch scripts and in steps with one task.
-
-    Ranks meet at the first node of the step, at a port above those of Ray's workers and below those of outgoing
-    connections, which differs between job steps; MASTER_ADDR and MASTER_PORT override both.
-    """
+    """Set the variables of torchrun from those of `srun`, except in batch scripts and in steps with one task."""
     slurm = os.environ
     tasks = slurm.get("SLURM_STEP_NUM_TASKS", "1")
     if "RANK" in slurm or tasks == "1":
         return
+    # Above the ports of Ray's workers and below those of outgoing connections; it differs between job steps.
     port = 20_000 + (31 * int(slurm["SLURM_JOB_ID"]) + int(slurm["SLURM_STEP_ID"])) % 12_000
     os.environ |= {
         "RANK": slurm["SLURM_PROCID"],
@@ -106,16 +100,6 @@ def own_gpu(local: int, visible: str) -> str:
     """The GPU of the process with rank ``local`` on its node. ``visible``: as CUDA_VISIBLE_DEVICES; empty: no GPU."""
     names = visible.split(",")
     return names[local % len(names)]
-
-
-# ---- another program -------------------------------------------------------------------------------------------------
-
-POLL_SECONDS = 1.0
-END_SECONDS = 20.0  # from SIGTERM to SIGKILL
-# The kernel kills the program when this process is killed (PR_SET_PDEATHSIG is 1): otherwise it would go on training in
-# the folder while the next command starts it there again.
-END_WITH_PARENT = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execvp(sys.argv[1], sys.argv[1:])"
-LAST_LINES = 15  # of its output, in the message of a failed run
 
 
 def run_program(

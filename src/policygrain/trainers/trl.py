@@ -57,7 +57,7 @@ def train(
     method, settings, spec = arm.method, arm.training, pinned(study.model)
     torch.set_num_threads(settings.threads)
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    sharded = is_sharded(settings)
+    sharded = bool(settings.trl.get("fsdp"))  # each process holds only a part of the weights
     with gpu_errors(settings):
         policy = TrlPolicy(*open_models(start, spec, settings, seed, sharded=sharded))
     with gpu_errors(settings), open_collector(study, arm, seed, policy, start, data) as (collector, validation):
@@ -77,9 +77,8 @@ def train(
             trainer = StudyTrainer(steps, model=policy.model, processing_class=policy.tokenizer, args=config)
             policy.trainer = trainer
             trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
-        if trainer.stopped_by is not None:
-            done = f"after step {state.step} of {settings.steps}, and saved"
-            raise Stopped(f"{run.path}: stopped by {trainer.stopped_by} {done}.")
+        if (reason := trainer.stopped_by) is not None:
+            raise Stopped(f"{run.path}: stopped by {reason} after step {state.step} of {settings.steps}, and saved.")
         final = steps.finish()
         on_rank_0(lambda: shutil.rmtree(config.output_dir, ignore_errors=True))
         return final
@@ -151,11 +150,10 @@ class StudyTrainer(GRPOTrainer, TrainerCallback):
             self._started = time.perf_counter()
             self._minibatches = self.study.minibatches(sampled)
         self._parts = []
-        passes: tuple[Tensor, ...] = (torch.tensor([]),)
         self._minibatch = batch = next(self._minibatches, None)
+        passes = (torch.tensor([]),) if batch is None else self._passes(batch.rollouts)
         if batch is not None:
             self._step_context = step_context(self.study.policy, batch, self.study.method, self.study_settings)
-            passes = self._passes(batch.rollouts)
         for number, rows in enumerate(passes, 1):
             is_last = number == len(passes)  # only its gradients are exchanged between processes
             self.accelerator.gradient_state._set_sync_gradients(is_last)
@@ -267,7 +265,7 @@ class StudyTrainer(GRPOTrainer, TrainerCallback):
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Load as transformers does; this package loads its own adapters, which transformers does not know."""
-        if has_adapter(self.model) and not is_sharded(self.study_settings):
+        if has_adapter(self.model) and not self.is_fsdp_enabled:
             load_adapter(self.model, Path(resume_from_checkpoint))
         else:
             super()._load_from_checkpoint(resume_from_checkpoint, model)
@@ -277,11 +275,6 @@ def padded(rows: Sequence[list[int]], pad: int, side: str) -> tuple[Tensor, Tens
     """Token ids [rows, tokens], padded on this side, and their mask, on the compute device."""
     (ids,) = to_device([pad_sequence([torch.tensor(row) for row in rows], True, -1, side)], device())
     return ids.where(ids >= 0, pad), ids >= 0
-
-
-def is_sharded(settings: Training) -> bool:
-    """Whether each process holds only a part of the weights (FSDP)."""
-    return bool(settings.trl.get("fsdp"))
 
 
 def grpo_config(settings: Training, **of_run: Any) -> GRPOConfig:

@@ -73,12 +73,12 @@ def train(
                 "training.trainer: verl trains on GPUs, and none is visible here. Request GPUs, or name another device "
                 "of verl in training.verl.trainer.device."
             )
-        export(study, arm, seed, start, data, folder, max(1, torch.cuda.device_count()))
+        export(study, arm, seed, start, data, folder)
         # A log for each attempt, because verl's logger overwrites its file.
         log = folder / f"metrics{len([*folder.glob('metrics*.jsonl')]) + 1:04d}.jsonl"
         variables = {EXPORTED: str(folder), "VERL_FILE_LOGGER_PATH": str(log)}
-        command = [str(verl_python()), "-m", "verl.trainer.main_ppo", "--config-path", str(folder)]
-        command += ["--config-name", "verl"]
+        where = ["--config-path", str(folder), "--config-name", "verl"]
+        command = [str(verl_python()), "-m", "verl.trainer.main_ppo", *where]
         run_program("verl", command, folder, folder / "verl.log", variables, stop, lambda: _resumes(folder))
     return read_back(folder, settings, arm.method.sampler.dynamic, run)
 
@@ -128,7 +128,7 @@ def check(study: Study, arm: Arm) -> None:
         )
 
 
-def export(study: Study, arm: Arm, seed: int, start: str, data: DataFolder, out: Path, gpus: int) -> None:
+def export(study: Study, arm: Arm, seed: int, start: str, data: DataFolder, out: Path) -> None:
     """Write configuration, method, problems and reward into ``out``, the same content in every attempt of a run."""
     settings, method = arm.training, arm.method
     problems, validation = read_problems(data.train), read_problems(data.validation)
@@ -137,7 +137,7 @@ def export(study: Study, arm: Arm, seed: int, start: str, data: DataFolder, out:
     renderer = PromptRenderer(load_tokenizer(start, study.model.revision), study.prompt)
     longest = max(len(renderer.ids(problem.problem)) for problem in [*problems, *validation])
     config: dict[str, Any] = {}
-    for key, value in of_study(study, arm, seed, start, longest, gpus).items():
+    for key, value in of_study(study, arm, seed, start, longest).items():
         *sections, last = key.split(".")
         functools.reduce(lambda place, section: place.setdefault(section, {}), sections, config)[last] = value
     methods = {registered_name(method): {**method.data(), "base": None}}  # complete without its base
@@ -158,11 +158,8 @@ def registered_name(method: Method) -> str:
     return f"{method.name}-{digests.of_json(method.data())[:8]}"
 
 
-def of_study(study: Study, arm: Arm, seed: int, start: str, longest: int = 1, gpus: int = 1) -> dict[str, Any]:
-    """The settings of verl by dotted key; ``longest``: of the prompts, in tokens.
-
-    UserError for a key in `training.verl` that the study decides.
-    """
+def of_study(study: Study, arm: Arm, seed: int, start: str, longest: int = 1) -> dict[str, Any]:
+    """The settings of verl by dotted key. UserError for a key in `training.verl` that the study decides."""
     settings, method = arm.training, arm.method
     given = settings.model_dump(mode="json")
     compute = "bfloat16" if settings.compute == "auto" else settings.compute  # verl computes on GPUs
@@ -170,7 +167,7 @@ def of_study(study: Study, arm: Arm, seed: int, start: str, longest: int = 1, gp
     keys = {
         **VERL["always"],
         **{theirs: given[ours] for theirs, ours in VERL["of_study"].items()},
-        "data.max_prompt_length": longest,
+        "data.max_prompt_length": longest,  # in tokens
         "data.seed": seed,
         f"{model}.path": str(Path(start).resolve()) if Path(start).is_dir() else start,
         f"{actor}.policy_loss.loss_mode": f"policygrain.{registered_name(method)}",
@@ -184,7 +181,7 @@ def of_study(study: Study, arm: Arm, seed: int, start: str, longest: int = 1, gp
         "algorithm.filter_groups.enable": method.sampler.dynamic,
         "trainer.project_name": study.name,
         "trainer.experiment_name": f"{arm.name}-seed{seed}",
-        "trainer.n_gpus_per_node": gpus,
+        "trainer.n_gpus_per_node": max(1, torch.cuda.device_count()),
     }
     if not study.prompt.chat:
         keys[f"{model}.custom_chat_template"] = PLAIN
@@ -212,7 +209,6 @@ def training_rows(problems: list[Problem], settings: Training, seed: int) -> Ite
 
 
 def _dataset(study: Study, given: Iterable[tuple[Problem, list[int]]], renderer: PromptRenderer) -> pd.DataFrame:
-    """Problems, with the seeds of their responses, in the format of verl's datasets."""
     system = [{"role": "system", "content": study.prompt.system}] if study.prompt.chat else []
     rows = []
     for number, (problem, seeds) in enumerate(given):

@@ -21,8 +21,7 @@ from . import REFUSED
 TOOLS = torch.tensor([1, 1, 0, 1, 0, 0, 1, 1, 1])  # 0: tool output
 NAMES = ("grpo", "dapo", "gspo", "tepo_v1", "tepo", "mpo", "kl_cov", "dr_grpo")
 A3PO = method("a3po", sampler={"correction_cap": 1.1})
-BY_TURN = method("turn_ratio", clip={"low": 0.05, "high": 0.05})
-OBJECTIVES = [*map(method, NAMES), A3PO, BY_TURN]
+OBJECTIVES = [*map(method, NAMES), A3PO, method("turn_ratio", clip={"low": 0.05, "high": 0.05})]
 each_objective = pytest.mark.parametrize("objective", OBJECTIVES, ids=[*NAMES, "a3po", "turns"])
 
 

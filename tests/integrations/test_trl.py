@@ -104,11 +104,10 @@ class WithTools(PolicyGrainTrainer):
         return output
 
 
-TURNS = method("turn_ratio", clip=TIGHT)
 DIVIDED: list[tuple[Any, Any]] = [
     (method("tepo", clip=TIGHT), PolicyGrainTrainer),
     (method("dr_grpo", clip=TIGHT), PolicyGrainTrainer),
-    (TURNS, WithTools),
+    (method("turn_ratio", clip=TIGHT), WithTools),
 ]
 
 

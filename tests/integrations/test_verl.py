@@ -3,10 +3,12 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from policygrain import TokenBatch, method
 from policygrain.objective import Sampler, method_names
@@ -47,38 +49,9 @@ def test_every_method_is_a_policy_loss_and_says_so():
     assert "PolicyGrain: registered" in said and "policygrain.tepo," in said
 
 
-def peer(name: str, mode: str, aggregation: str = "token-mean", **config: Any) -> tuple[Any, str, ActorConfig]:
-    return method(name), mode, config_of(mode, aggregation, **config)
-
-
-MEAN, WIDE, NARROW = "seq-mean-token-mean", {"high": 0.28}, {"low": 3e-4, "high": 4e-4}
-# With verl's aggregation and clip, and a cap on the ratio that binds nowhere. verl's DPPO is a weighted likelihood: the
-# gradient of r Â, and another value.
-PEERS: dict[str, tuple[Any, str, ActorConfig]] = {
-    "grpo": peer("grpo", "vanilla", MEAN),
-    "grpo_clip_higher": peer("grpo_clip_higher", "vanilla", MEAN, **WIDE),
-    "dr_grpo": peer("dr_grpo", "vanilla", "seq-mean-token-sum-norm"),
-    "dapo": peer("dapo", "vanilla", **WIDE),
-    "gspo": peer("gspo", "gspo", MEAN, **NARROW),
-    "gspo_token": peer("gspo_token", "gspo", MEAN, **NARROW),
-    "tepo_v1": peer("tepo_v1", "gspo", **WIDE),
-    "cispo": (method("cispo", clip={"low": 0.8, "cap": 1.28}), "cispo", config_of("cispo", **WIDE)),
-    "sapo": peer("sapo", "sapo", MEAN),
-    "dppo_tv": peer("dppo_tv", "dppo_tv", low=0.15, high=0.15, clip_ratio_c=1e6),
-    "dppo_kl": peer("dppo_kl", "dppo_kl", low=0.05, high=0.05, clip_ratio_c=1e6),
-    "gmpo": peer("gmpo", "geo_mean", low=0.4, high=0.4),
-    # A share of tokens that leaves nothing to chance.
-    "clip_cov": (
-        method("clip_cov", clip={"fraction": 1.0, "cov_low": 0.05}),
-        "clip_cov",
-        config_of("clip_cov", policy_loss={"clip_cov_ratio": 1.0, "clip_cov_lb": 0.05, "clip_cov_ub": 5.0}),
-    ),
-    "kl_cov": (
-        method("kl_cov", penalties=[{"name": "kl_cov", "fraction": 0.2, "coefficient": 0.5}]),
-        "kl_cov",
-        config_of("kl_cov", policy_loss={"kl_cov_ratio": 0.2, "ppo_kl_coef": 0.5}),
-    ),
-}
+# verl's policy loss, its configuration, and changes of the preset: with verl's aggregation and clip, and a cap on the
+# ratio that binds nowhere. verl's DPPO is a weighted likelihood: the gradient of r Â, and another value.
+PEERS = yaml.safe_load(Path(__file__).with_name("verl_peers.yaml").read_text())
 OF_MICRO_BATCHES = ("gmpo", "clip_cov", "kl_cov")  # of which verl takes statistics
 OTHER_VALUE = ("dppo_tv", "dppo_kl", "clip_cov", "kl_cov")  # verl drops what is detached
 
@@ -89,12 +62,13 @@ def test_loss_and_gradient_are_those_of_verl(name, micro, ranks):
     """Of the method, and of the preset as verl's policy loss."""
     if name in OF_MICRO_BATCHES and micro * ranks > 1:
         return
-    ours, mode, config = PEERS[name]
+    mode, config, changes = PEERS[name]
+    ours = method(name, **changes)
     fields = random_fields(SIXTEEN, 3, 1.5 if name == "tepo_v1" else 0.5)
     fields |= {key: fields[key].clamp(max=-0.01) for key in ("log_probs", "old_log_probs")}  # of probabilities
-    expected = verl_step(mode, config, fields, micro, ranks)
+    expected = verl_step(mode, config_of(mode, **config), fields, micro, ranks)
     found = [loss_and_gradient(ours, fields)]
-    if ours == method(name):
+    if not changes:
         found.append(verl_step(PREFIX + name, config_of(PREFIX + name), fields, micro, ranks))
     for loss, gradient in found:
         assert name in OTHER_VALUE or float(loss) == pytest.approx(expected[0], rel=1e-6)

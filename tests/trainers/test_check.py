@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -12,6 +13,7 @@ from policygrain.study import Study
 from policygrain.study.runs import Arm, run_matrix
 from policygrain.trainers import check, verl
 from policygrain.trainers.check import TRAINERS, check_trainers, lacking
+from policygrain.trainers.launch import launcher, own_gpu
 
 from ..support.small import small_study, train_small
 
@@ -81,12 +83,15 @@ def test_the_loop_is_one_process(made, tmp_path, monkeypatch):
     ],
 )
 def test_a_trainer_that_is_missing_or_of_another_release_is_named(trainer, version, message, monkeypatch):
-    def installed(name: str) -> str:
-        if version is None:
-            raise check.PackageNotFoundError(name)
-        return version
-
     monkeypatch.setenv(verl.PYTHON, "nowhere")
-    monkeypatch.setattr(check, "version", installed)
+    monkeypatch.setattr(check, "version", Mock(side_effect=[version or check.PackageNotFoundError()]))
     with pytest.raises(UserError, match=rf"training\.trainer: .*{message}"):
         check_trainers(study_of(trainer, {}, {}))
+
+
+def test_processes_of_an_mpi_job_are_started_by_its_launcher_and_see_a_gpu_each():
+    assert launcher({"nodes": 2}) == ""
+    assert "--nodes=2 --ntasks=2 " in launcher({"mpi": "srun", "nodes": 2}), "without a number one per node"
+    assert "--nodes=2 --ntasks=8 " in launcher({"mpi": "srun", "nodes": 2, "tasks_per_node": 4})
+    seen = [own_gpu(*where) for where in ((1, "0,1"), (1, "GPU-a"), (3, "4,6"), (1, "1"), (1, ""))]
+    assert seen == ["1", "GPU-a", "6", "1", ""]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policygrain.errors import Stopped, UserError
@@ -148,6 +148,7 @@ def test_what_is_varied_reaches_the_command_though_no_study_has_such_a_key():
         assert text.split()[-3:] == ["1e-05", beta, "tiny"] and "'a b'" in text and " 3 mine" in text
 
 
+@settings(deadline=None)  # a shell is started
 @given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1))
 def test_a_value_is_one_word_that_no_shell_runs(value):
     shell = ["bash", "-c", filled("printf '%s' {value}", {"value": value}, quoted=True)]

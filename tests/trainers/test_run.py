@@ -5,7 +5,7 @@ import itertools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -171,21 +171,15 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 def test_a_damaged_final_model_is_trained_again_from_a_checkpoint_that_was_kept(
     how, made, fresh, undeleted, tmp_path, monkeypatch
 ):
-    run, update, calls = Path(shutil.copytree(undeleted, tmp_path / "run")), loop.update, []
+    run, update = Path(shutil.copytree(undeleted, tmp_path / "run")), Mock(wraps=loop.update)
     DAMAGE[how](run / "model")
-
-    def dying(*arguments: Any) -> dict[str, float]:
-        calls.append(1)
-        if len(calls) == 1:
-            raise Killed
-        return update(*arguments)
-
-    monkeypatch.setattr(loop, "update", dying)
-    with pytest.raises(Killed):
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(loop, "update", Mock(side_effect=Killed))
         train_small(B, run, *made)
     assert not (run / "summary.json").exists(), "a run that is trained has not ended"
+    monkeypatch.setattr(loop, "update", update)
     train_small(B, run, *made)
-    assert len(calls) == 1 + 3, "the last step alone, of three updates"
+    assert update.call_count == 3, "the last step alone, of three updates"
     assert_same_end(run, fresh)
     assert snapshot(run / "model") == snapshot(fresh / "model") and not list(run.glob("superseded-*"))
 

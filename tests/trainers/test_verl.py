@@ -33,7 +33,6 @@ from policygrain.study.schema import Training
 from policygrain.train.batch import minibatches
 from policygrain.train.rollouts import PromptStream
 from policygrain.train.stopping import Stop
-from policygrain.trainers.launch import launcher
 from policygrain.trainers.verl import (
     PYTHON,
     VERL,
@@ -206,13 +205,10 @@ def attempt(tmp_path, made, monkeypatch):
 
     def train(what: str, stop: Stop | None = None, **training: object) -> RunFolder:
         monkeypatch.setenv("WHAT", what)
-        return RunFolder(train_small(by_verl(**training), tmp_path / "run", *made, stop=stop))
+        study = small_study(training={"trainer": "verl", "verl": {"trainer": {"device": "cpu"}}, **training})
+        return RunFolder(train_small(study, tmp_path / "run", *made, stop=stop))
 
     return train
-
-
-def by_verl(**training: object) -> Study:
-    return small_study(training={"trainer": "verl", "verl": {"trainer": {"device": "cpu"}}, **training})
 
 
 def test_a_killed_attempt_is_resumed_and_its_log_is_continued(attempt, tmp_path):
@@ -254,12 +250,6 @@ def test_without_a_gpu_or_a_device_nothing_is_started(attempt, tmp_path, monkeyp
     with pytest.raises(UserError, match=r"verl trains on GPUs, and none is visible.*training\.verl\.trainer\.device"):
         attempt("ends", verl={})
     assert not (tmp_path / "run" / "verl").exists() and not (tmp_path / "pid").exists()
-
-
-def test_processes_of_an_mpi_job_are_started_by_its_launcher():
-    assert launcher({"nodes": 2}) == ""
-    assert "--nodes=2 --ntasks=2 " in launcher({"mpi": "srun", "nodes": 2}), "without a number one per node"
-    assert "--nodes=2 --ntasks=8 " in launcher({"mpi": "srun", "nodes": 2, "tasks_per_node": 4})
 
 
 # ---- what is read back -----------------------------------------------------------------------------------------------

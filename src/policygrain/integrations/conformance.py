@@ -25,7 +25,6 @@ NAMES = {
 ALIASES = {alias: name for name, aliases in NAMES.items() for alias in aliases}
 # Fields that the preset gets only if the loss function takes them, or if it cannot do without.
 OPTIONAL = ("entropy", "old_entropy", "max_length", "rollout_log_probs", "rollout_weights")
-SHOWN = 3  # batches in a message
 Fields = dict[str, Any]  # the arguments of a TokenBatch
 LossFunction = Callable[..., Any]
 Outcome = tuple[float, dict[str, Tensor]]  # a loss and its gradients, 0 where it has none
@@ -84,7 +83,7 @@ def compare(
     cosine, norm = alike(*flat)
     first = f"it is not {chosen.name}: it differs in {len(problems)} of {len(used)} batches, such as"
     gradient = f"Its gradient has cosine {cosine:.4f} with the preset's, and {norm:.4g} times its norm."
-    text = "\n  ".join([first, *problems[:SHOWN], gradient, expectation(chosen)])
+    text = "\n  ".join([first, *problems[:3], gradient, expectation(chosen)])
     return Comparison(problems, cosine, norm, text)
 
 

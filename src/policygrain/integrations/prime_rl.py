@@ -22,8 +22,7 @@ def loss(inputs: Any, objective: str | Method = "dapo") -> SimpleNamespace:
     """
     resolved = chosen(objective)
     wrong = []
-    if resolved.aggregation.name != "token_mean":
-        name = resolved.aggregation.name
+    if (name := resolved.aggregation.name) != "token_mean":
         wrong.append(f"its aggregation is {name}, and prime-rl divides a sum over tokens by their number.")
     if reads_entropies(resolved):
         wrong.append("its mask needs entropies, or covariances over the step, and prime-rl gives neither to a loss.")

@@ -23,10 +23,9 @@ LossFunction = Callable[[Sequence[Any], Sequence[Tensor]], tuple[Tensor, dict[st
 def loss_function(objective: str | Method = "tepo", *, max_length: int | None = None) -> LossFunction:
     """The method as Tinker's `loss_fn(data, logprobs)`: a scalar loss with gradient, and metrics.
 
-    Each datum's `loss_fn_inputs` need `logprobs` (of the policy that sampled), `advantages` and `mask` (1 on the tokens
-    of the response), all as long as `target_tokens`; for methods that read it also `staleness` (versions of the policy
-    since the token was sampled). ``max_length``: L_max of methods that divide by it. UnsupportedOption for methods that
-    need what Tinker's server does not send.
+    Each datum's `loss_fn_inputs` need `logprobs`, `advantages` and `mask`, and some methods `staleness`, all as long as
+    `target_tokens`. ``max_length``: L_max of methods that divide by it. UnsupportedOption for methods that need what
+    Tinker's server does not send.
     """
     resolved = chosen(objective)
     refuse(resolved, "Tinker", ("reference", "entropy_gradient", "mtp_heads", "groups"))

@@ -180,7 +180,6 @@ def fields_of(inputs: dict[str, Any], log_probs: Tensor, entropy: Tensor) -> dic
 
 
 def _wrong(objective: Method, config: Any, micro_batch_statistics: bool) -> Iterator[str]:
-    """What is wrong with options of the configuration for the method."""
     needs, beta, truncated = objective.needs, config.beta, objective.sampler.mask_truncated
     advantage, mode = objective.advantage.name, config.vllm_importance_sampling_mode
     accumulated, window = config.gradient_accumulation_steps, config.steps_per_generation

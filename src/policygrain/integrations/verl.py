@@ -135,7 +135,6 @@ def _metrics(parts: dict[str, float], scale: float) -> dict[str, float]:
 
 
 def _wrong(objective: Method, loss_agg_mode: str, config: Any) -> Iterator[str]:
-    """What is wrong with options of verl for the method."""
     aggregation, clip = objective.aggregation.name, objective.clip.settings
     if loss_agg_mode not in (aggregation.replace("_", "-"), DEFAULT_AGGREGATION):
         yield f"its aggregation is {aggregation}; leave out actor.loss_agg_mode={loss_agg_mode}."

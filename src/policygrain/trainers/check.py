@@ -34,13 +34,10 @@ PACKAGES = {"trl": ("1.16", "run `make setup`, or pip's extra `trl`"), "verl": (
 
 def lacking(trainer: str, study: Study, arm: Arm) -> list[str]:
     """The features that an arm asks for and a trainer lacks (docs/trainers.md)."""
-    settings, method = arm.training, arm.method
-    sampler = method.sampler
-    asked = {
-        "parts by turns: a response of a study is one turn, and only your own trainer can have more": (
-            getattr(method.ratio, "layout", None) == "turns"
-        )
-    }
+    settings, method, sampler = arm.training, arm.method, arm.method.sampler
+    divides, by_engine = settings.prompts_per_step % settings.updates_per_batch == 0, settings.old_log_probs == "engine"
+    turns = "parts by turns: a response of a study is one turn, and only your own trainer can have more"
+    asked = {turns: getattr(method.ratio, "layout", None) == "turns"}
     if trainer == "trl":
         asked[NEEDS["mtp_heads"]] = "mtp_heads" in method.needs
     if trainer == "verl":
@@ -53,13 +50,9 @@ def lacking(trainer: str, study: Study, arm: Arm) -> list[str]:
             "a ratio to the engine (anchor: rollout)": method.anchor != "old",
             "an advantage other than grpo and dr_grpo": method.advantage.name not in ("grpo", "dr_grpo"),
             "older rollouts (training.off_policy_steps)": settings.off_policy_steps > 0,
-            "the engine's log-probabilities as the old policy's (training.old_log_probs)": (
-                settings.old_log_probs != "trainer"
-            ),
+            "the engine's log-probabilities as the old policy's (training.old_log_probs)": by_engine,
             "adapters (model.lora)": study.model.lora is not None,
-            "updates that do not divide the prompts of a batch (training.updates_per_batch)": (
-                settings.prompts_per_step % settings.updates_per_batch != 0
-            ),
+            "updates that do not divide the prompts of a batch (training.updates_per_batch)": not divides,
         }
     return [feature for feature, is_asked in asked.items() if is_asked]
 
@@ -105,29 +98,20 @@ def check_arm(study: Study, arm: Arm) -> None:
             "start one process."
         )
     if name in PACKAGES:
-        _check_release(name)
+        release, setup = PACKAGES[name]
+        verl = import_module(TRAINERS["verl"], __package__) if name == "verl" else None
+        try:
+            installed = version(name) if verl is None else verl.verl_version(verl.verl_python())
+        except PackageNotFoundError as error:
+            raise UserError(f"training.trainer: {name} is not installed; {setup}.") from error
+        if not installed.startswith(f"{release}."):
+            raise UserError(
+                f"training.trainer: {name} {installed} is installed, and runs were tested with {release}; {setup}."
+            )
     if name == "trl":
         _check_trl(settings)
     elif name != "policygrain":
         import_module(TRAINERS[name], __package__).check(study, arm)
-
-
-def _check_release(name: str) -> None:
-    """UserError unless a trainer's package is installed in the release that runs were tested with."""
-    release, setup = PACKAGES[name]
-    try:
-        if name == "verl":
-            from .verl import verl_python, verl_version
-
-            installed = verl_version(verl_python())
-        else:
-            installed = version(name)
-    except PackageNotFoundError as error:
-        raise UserError(f"training.trainer: {name} is not installed; {setup}.") from error
-    if not installed.startswith(f"{release}."):
-        raise UserError(
-            f"training.trainer: {name} {installed} is installed, and runs were tested with {release}; {setup}."
-        )
 
 
 def _check_trl(settings: Training) -> None:

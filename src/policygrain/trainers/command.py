@@ -1,9 +1,6 @@
 """A command of your own as the trainer of a run: it is started and watched, and its log and model are read.
 
-In `training.command`, `logs.file` and `model`, names in braces are replaced: `{seed}`, `{method}`, `{arm}`, `{out}`
-(a folder for what the run writes), `{start}` (the initial model), `{train}` and `{validation}` (files of problems),
-`{resume}` (`--resume` from the second attempt on, before that empty), keys under `training` by their names, other keys
-of the study by their paths (`{model.start}`), and keys of `vary`.
+In `training.command`, `logs.file` and `model`, names in braces are replaced (docs/your-script.md).
 """
 
 from __future__ import annotations
@@ -103,8 +100,7 @@ def take_model(study: Study, model: Path, run: RunFolder) -> None:
         )
     for weights in model.glob("*.safetensors"):
         try:
-            with safe_open(weights, "pt"):  # reads where each tensor is, and that the file is complete
-                pass
+            safe_open(weights, "pt")  # reads where each tensor is, and that the file is complete
         except (OSError, SafetensorError) as error:
             raise UserError(f"training.model: {weights} cannot be read as weights ({error}).") from error
     try:

@@ -87,7 +87,6 @@ def read_slurm() -> None:
 
 
 def _address_of_first(nodes: str) -> str:
-    """The address of the first of ``nodes``, from SLURM's configuration."""
     command = ["scontrol", "--oneliner", "show", "node", nodes]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
@@ -145,7 +144,6 @@ def run_program(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a program and the processes of its session."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)

@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -37,7 +37,7 @@ from ..paths import DataFolder, RunFolder
 from ..records import FinalMetrics
 from ..study.runs import Arm
 from ..study.schema import Study, Training
-from ..train.batch import Batch, width_of
+from ..train.batch import width_of
 from ..train.checkpoint import STATE, completed, flush_logs, load_newest, make_room
 from ..train.loop import Run, open_collector
 from ..train.policy import Policy, check_step, make_optimizer, on_device, open_models, step_context
@@ -125,9 +125,6 @@ class StudyTrainer(GRPOTrainer, TrainerCallback):
     def __init__(self, steps: Run, **kwargs: Any) -> None:
         self.study, self.study_settings = steps, steps.settings
         self.stopped_by: str | None = None
-        self._minibatches: Iterator[Batch] = iter(())
-        self._minibatch: Batch | None = None  # of the current optimizer step; None: the step is skipped
-        self._parts: list[dict[str, float]] = []  # metrics of its micro-batches so far
         self._updates: list[dict[str, float]] = []  # metrics of the optimizer steps of this training step so far
         # TRL counts the batches of a data set, whose content is not used: one pass over it is one training step.
         dataset = Dataset.from_list([{"prompt": ""}] * (ranks()[1] * steps.settings.updates_of_batch))
@@ -149,8 +146,8 @@ class StudyTrainer(GRPOTrainer, TrainerCallback):
             sampled, self._sampled = self.study.next_batch(self.clock)
             self._started = time.perf_counter()
             self._minibatches = self.study.minibatches(sampled)
-        self._parts = []
-        self._minibatch = batch = next(self._minibatches, None)
+        self._parts: list[dict[str, float]] = []  # metrics of the micro-batches of this optimizer step so far
+        self._minibatch = batch = next(self._minibatches, None)  # None: the step is skipped
         passes = (torch.tensor([]),) if batch is None else self._passes(batch.rollouts)
         if batch is not None:
             self._step_context = step_context(self.study.policy, batch, self.study.method, self.study_settings)

@@ -47,17 +47,14 @@ VERL: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("verl.yaml").read
 # verl always applies a chat template; without `prompt.chat` this one concatenates the messages.
 PLAIN = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 # verl's reward: PolicyGrain's grader, with the study's grader and extraction.
-REWARD_SOURCE = '''"""verl's reward: 1 if PolicyGrain's grader finds the answer correct, else 0."""
-
-from policygrain.grading import Item, open_grader
+REWARD_SOURCE = """from policygrain.grading import Item, open_grader
 
 _grader = open_grader({grader!r}, {extraction!r}).__enter__()
 
 
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):
-    """Called by verl for each response."""
     return float(_grader.grade([Item(ground_truth, solution_str)])[0] == "correct")
-'''
+"""
 PLUGIN = ("policygrain/", "actor/policygrain/")
 ByStep = Mapping[int, Mapping[str, Any]]  # verl's step → its numbers
 

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import os
 import queue
-import socket
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from http.client import HTTPException
 from importlib import resources
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
-from urllib.request import urlopen
 
 from .errors import Stopped, UserError
 from .paths import RunFolder, StudyFolder
@@ -38,8 +35,6 @@ NAME, KEY, COMPLETE = "policygrain.run", "policygrain.key", "policygrain.complet
 # Seconds between two looks at the files of a run in training, at first and at most; and for the last of them. A run
 # that ends before the first does not import MLflow, which takes as long as training a tiny model.
 PAUSE, LONG_PAUSE, LAST = 20.0, 60.0, 5.0
-# Without `workflowType` MLflow would open its view of language-model traces, which is empty.
-RUNS = "/#/experiments/{}/runs?workflowType=machine_learning&compareRunsMode=CHART&viewStateShareKey=policygrain"
 
 
 @contextmanager
@@ -63,7 +58,7 @@ def live(study: Study, results: StudyFolder, run: RunFolder) -> Iterator[None]:
             if status != "RUNNING" and connection is None:  # `track` will log it
                 return
             try:
-                with _named(uri):
+                with named(uri):
                     connection = connection or connect(results, study)
                     log_run(*connection, study, run, status)
                 pause = min(1.2 * pause, LONG_PAUSE)
@@ -84,7 +79,7 @@ def live(study: Study, results: StudyFolder, run: RunFolder) -> Iterator[None]:
 def track(results: StudyResults) -> TrackingRecord:
     """Bring MLflow up to date with all runs that have begun. UserError if it does not answer after some minutes."""
     uri = tracking_uri(results.folder, results.study)
-    with _named(uri):
+    with named(uri):
         client, experiment = connect(results.folder, results.study)
         folders = {run.name: results.run_folder(run) for run in results.matrix.runs}
         begun = {name: run for name, run in folders.items() if run.config.exists()}
@@ -190,7 +185,7 @@ def connect(folder: StudyFolder, study: Study) -> tuple[MlflowClient, str]:
     client = mlflow.MlflowClient(uri)
     experiment = client.get_experiment_by_name(name)
     if experiment is None:
-        # The view that `RUNS` opens, as MLflow's button "Share" saves it: runs grouped by arm, accuracy first.
+        # The view that `policygrain ui` opens, as MLflow's button "Share" saves it: runs grouped by arm, accuracy first.
         view = (resources.files(__package__) / "mlflow_view.json").read_text()
         # The UI shows charts of runs for this kind of experiment, and traces of language models for the other one.
         tags = {"mlflow.experimentKind": "custom_model_development", "mlflow.sharedViewState.policygrain": view}
@@ -203,7 +198,7 @@ def connect(folder: StudyFolder, study: Study) -> tuple[MlflowClient, str]:
 
 
 @contextmanager
-def _named(uri: str) -> Iterator[None]:
+def named(uri: str) -> Iterator[None]:
     """Context of requests to MLflow: any error is a UserError that names the address without secrets."""
     try:
         yield
@@ -215,28 +210,3 @@ def _named(uri: str) -> Iterator[None]:
             f"tracking.uri: MLflow at {redacted(uri)} does not answer ({text}). The records in the study's folder are "
             "complete without it, and `policygrain track` copies them."
         ) from None  # the cause may contain the password
-
-
-def _health(address: str) -> bytes:
-    """What a server says of its health; MLflow's says OK."""
-    with suppress(OSError, HTTPException), urlopen(f"{address}/health", timeout=5) as answer:
-        return bytes(answer.read(100))
-    return b""
-
-
-def serve(folder: StudyFolder, study: Study, port: int) -> None:
-    """Print the address of the study's runs; a local store is then served until Ctrl-C, by MLflow in this process."""
-    uri = tracking_uri(folder, study)
-    with _named(uri):
-        _, experiment = connect(folder, study)
-    remote = uri.startswith(("http://", "https://"))
-    address = redacted(uri).rstrip("/") if remote else f"http://127.0.0.1:{port}"
-    with socket.socket() as probe:
-        taken = not remote and probe.connect_ex(("127.0.0.1", port)) == 0
-    if taken and _health(address) != b"OK":
-        raise UserError(f"--port: {port} is used by another program. Choose another, such as --port {port + 1}.")
-    running = "MLflow is running already" if taken else "Runs in MLflow"
-    print(f"{running}: {address}{RUNS.format(experiment)}", flush=True)
-    if not (remote or taken):
-        server = f"-m mlflow server --host 127.0.0.1 --port {port} --workers 1 --backend-store-uri".split()
-        os.execv(sys.executable, [sys.executable, *server, uri])

@@ -20,6 +20,7 @@ import pytest
 
 from policygrain import tracking
 from policygrain.cli import main
+from policygrain.commands import ui
 from policygrain.errors import Stopped, UserError
 from policygrain.paths import StudyFolder
 from policygrain.records import write_record
@@ -246,18 +247,18 @@ class Healthy(BaseHTTPRequestHandler):
 
 
 def test_ui_says_that_mlflow_is_running_or_that_another_program_is(smoke, capsys, monkeypatch):
-    monkeypatch.setattr(tracking.os, "execv", lambda *_: pytest.fail("a second server is started"))
+    monkeypatch.setattr(ui.os, "execv", lambda *_: pytest.fail("a second server is started"))
     with HTTPServer(("127.0.0.1", 0), Healthy) as running:
         threading.Thread(target=running.serve_forever, daemon=True).start()
-        tracking.serve(smoke.folder, smoke.study, running.server_port)
+        ui.serve(smoke.folder, smoke.study, running.server_port)
         running.shutdown()
         assert f"MLflow is running already: http://127.0.0.1:{running.server_port}/#/exp" in capsys.readouterr().out
     view = json.loads(store_of(smoke).client.get_experiment_by_name("smoke").tags["mlflow.sharedViewState.policygrain"])
     assert view["groupBy"]["groupByKeys"] == [{"mode": "tag", "groupByData": "arm"}]
     with socket.create_server(("127.0.0.1", 0)) as other:
-        monkeypatch.setattr(tracking, "urlopen", lambda *_, **__: (_ for _ in ()).throw(OSError))
+        monkeypatch.setattr(ui, "urlopen", lambda *_, **__: (_ for _ in ()).throw(OSError))
         with pytest.raises(UserError, match="is used by another program"):
-            tracking.serve(smoke.folder, smoke.study, other.getsockname()[1])
+            ui.serve(smoke.folder, smoke.study, other.getsockname()[1])
 
 
 def store_of(results: StudyResults) -> Store:
@@ -344,7 +345,7 @@ def test_two_calls_on_a_new_store_both_succeed(smoke):
 def test_the_address_of_the_runs_is_printed_and_mlflow_takes_over(smoke, monkeypatch, capsys):
     begun: list[list[str]] = []
     monkeypatch.setattr(os, "execv", lambda _, command: begun.append(command))
-    tracking.serve(smoke.folder, smoke.study, 5000)
+    ui.serve(smoke.folder, smoke.study, 5000)
     assert f"/#/experiments/{store_of(smoke).experiment}/runs?" in capsys.readouterr().out
     assert begun[0][2:4] == ["mlflow", "server"] and tracking.tracking_uri(smoke.folder, smoke.study) in begun[0]
 

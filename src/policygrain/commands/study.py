@@ -299,7 +299,7 @@ def ui(
     port: Annotated[int, option("port of the server on this machine")] = 5000,
 ) -> None:
     """Print where a study's runs are in MLflow; a local store, without a tracking server, is served until Ctrl-C."""
-    from ..tracking import serve
+    from .ui import serve
 
     read = recorded(config, results)
     serve(read.folder, read.study, port)

@@ -1,16 +1,21 @@
 """What trainers compute under a method's name with their defaults, as objectives here (`make test-peers`)."""
 
+import sys
+import typing
 from collections.abc import Callable
+from importlib.metadata import distribution
 from typing import Any, NamedTuple
+from unittest import mock
 
 import pytest
 import torch
+import typing_extensions
 from torch import Tensor
 
 from policygrain import Method, method
 from policygrain.integrations.conformance import compare, random_fields
 from tests.support.batches import SIXTEEN
-from tests.support.trainer_losses import skyrl_module, trinity_objective, trl_objective, verl_config, verl_objective
+from tests.support.trainer_losses import trinity_objective, trl_objective, verl_config, verl_objective
 
 MICRO = (1, 2, 4)  # micro-batches of a step
 PACKAGES = {"TRL": "trl", "verl": "verl", "AReaL": "areal", "Trinity-RFT": "trinity", "SkyRL": "skyrl"}
@@ -39,6 +44,20 @@ def areal_objective(fields: dict[str, Any], level: str = "token", sapo: bool = F
         eps_clip_higher=defaults["eps_clip_higher"],
         c_clip=defaults["c_clip"],
     )[0]
+
+
+def skyrl_module() -> tuple[Any, Any]:
+    """SkyRL's module of losses, and the class of their configuration."""
+    # On Python 3.11 pydantic refuses the TypedDict of `typing`, which SkyRL's configuration has; and the wheel has
+    # skyrl_gym in a folder that is no package.
+    gym = str(distribution("skyrl").locate_file("skyrl-gym"))
+    with (
+        mock.patch.object(typing, "TypedDict", typing_extensions.TypedDict),
+        mock.patch.object(sys, "path", [*sys.path, gym]),
+    ):
+        from skyrl.backends.skyrl_train.utils import ppo_utils
+        from skyrl.train.config import AlgorithmConfig
+    return ppo_utils, AlgorithmConfig
 
 
 def skyrl_objective(name: str, fields: dict[str, Any], micro: int = 1) -> Tensor:

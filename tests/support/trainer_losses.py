@@ -2,16 +2,12 @@
 
 import importlib
 import sys
-import typing
 from collections import defaultdict
-from importlib.metadata import distribution
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import torch
-import typing_extensions
 from torch import Tensor
 
 SOFT = {"sapo_temperature_pos": 1.0, "sapo_temperature_neg": 1.05}
@@ -158,17 +154,3 @@ def trinity_objective(name: str, fields: dict[str, Any]) -> Tensor:
         action_mask=fields["mask"].to(fields["log_probs"].dtype),
         advantages=fields["advantages"].unsqueeze(1).expand_as(fields["log_probs"]),
     )[0]
-
-
-def skyrl_module() -> tuple[Any, Any]:
-    """SkyRL's module of losses, and the class of their configuration."""
-    # On Python 3.11 pydantic refuses the TypedDict of `typing`, which SkyRL's configuration has; and the wheel has
-    # skyrl_gym in a folder that is no package.
-    gym = str(distribution("skyrl").locate_file("skyrl-gym"))
-    with (
-        mock.patch.object(typing, "TypedDict", typing_extensions.TypedDict),
-        mock.patch.object(sys, "path", [*sys.path, gym]),
-    ):
-        from skyrl.backends.skyrl_train.utils import ppo_utils
-        from skyrl.train.config import AlgorithmConfig
-    return ppo_utils, AlgorithmConfig

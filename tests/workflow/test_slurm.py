@@ -17,12 +17,8 @@ import pytest
 import yaml
 
 from policygrain.files import read_json, read_json_lines
-from policygrain.results import StudyResults
-from policygrain.study import load_study
-from policygrain.tracking import track, tracking_uri
 
 from ..support.leftovers import with_in_environment
-from ..support.mlflow_store import Store
 from ..support.slurm import Cluster
 from ..support.small import SMALL
 from ..support.snakemake import copy_checkout
@@ -256,17 +252,6 @@ def test_two_nodes_train_one_run_of_which_a_process_is_killed(resumed):
         # The share of tokens whose entropy fell: at a step's first update it neither fell nor rose, but for rounding.
         numbers = {name: value for name, value in expected.items() if name != "mask_share"}
         assert {name: row[name] for name in numbers} == pytest.approx(numbers, rel=2e-3, abs=1e-5)
-
-
-def test_mlflow_has_each_step_once(disturbed, monkeypatch):
-    monkeypatch.chdir(disturbed.home)
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    results = StudyResults(Path("results/disturbed"), load_study("studies/disturbed.yaml"))
-    track(results)
-    store = Store(tracking_uri(results.folder, results.study), "disturbed")
-    for arm in (*DISTURBED, "undisturbed"):
-        truth = [(row["step"], row["total_tokens"]) for row in read_json_lines(disturbed.metrics(arm))]
-        assert store.curve(f"{arm} seed 0", "total_tokens") == truth
 
 
 @pytest.mark.release

@@ -20,10 +20,10 @@ from policygrain.data.sets import SETS
 from policygrain.data.sources import check_golds, contaminated, load
 from policygrain.errors import UserError
 from policygrain.grading import Options
-from policygrain.model.tiny import bpe_tokenizer, character_tokenizer
 from policygrain.paths import DataFolder
 from policygrain.study import Study
 from policygrain.study.schema import Prompt
+from policygrain.train.start_model import bpe_tokenizer, character_tokenizer
 
 from ..support.files import write_lines
 from ..support.problem_sets import RECORDED

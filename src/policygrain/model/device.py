@@ -16,10 +16,11 @@ from typing import IO, TYPE_CHECKING
 import torch
 
 from ..errors import UserError
-from ..study.schema import Training
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+    from ..study.schema import Training
 
 CLAIM = "POLICYGRAIN_GPU"  # the GPU that this process, or one that started it, has taken
 SPARE = 0.1  # share of a GPU's memory that stays free: later updates may need more

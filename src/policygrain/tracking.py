@@ -185,7 +185,7 @@ def connect(folder: StudyFolder, study: Study) -> tuple[MlflowClient, str]:
     client = mlflow.MlflowClient(uri)
     experiment = client.get_experiment_by_name(name)
     if experiment is None:
-        # The view that `policygrain ui` opens, as MLflow's button "Share" saves it: runs grouped by arm, accuracy first.
+        # What `policygrain ui` opens, as MLflow's button "Share" saves it: runs grouped by arm, accuracy first.
         view = (resources.files(__package__) / "mlflow_view.json").read_text()
         # The UI shows charts of runs for this kind of experiment, and traces of language models for the other one.
         tags = {"mlflow.experimentKind": "custom_model_development", "mlflow.sharedViewState.policygrain": view}

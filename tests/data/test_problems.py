@@ -1,6 +1,9 @@
-"""Problems of files and their prompts, and those of a study: registered sets, files, families; contamination."""
+"""Problems of families, files, registered sets and a study, their prompts and demonstrations; contamination."""
 
+import itertools
 import json
+import random
+import re
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,19 +17,20 @@ from tokenizers.processors import TemplateProcessing
 from policygrain.cli import main
 from policygrain.commands.check import check_study
 from policygrain.data.contamination import overlaps, tokens
+from policygrain.data.families import ENGLISH as families_in_english
+from policygrain.data.families import FAMILIES, Demonstrator, demonstrations, generate, split_of
 from policygrain.data.problem import Problem, read_problems
 from policygrain.data.prompts import PromptRenderer
 from policygrain.data.sets import SETS
 from policygrain.data.sources import check_golds, contaminated, load
 from policygrain.errors import UserError
-from policygrain.grading import Options
+from policygrain.grading import Item, NumericGrader, Options
 from policygrain.paths import DataFolder
 from policygrain.study import Study
 from policygrain.study.schema import Prompt
 from policygrain.train.start_model import bpe_tokenizer, character_tokenizer
 
-from ..support.files import write_lines
-from ..support.problem_sets import RECORDED
+from ..support.files import RECORDED, write_lines
 from ..support.small import SMALL, prepare, small_study
 
 CASES = yaml.safe_load(Path(__file__).with_name("cases.yaml").read_text())
@@ -183,3 +187,81 @@ def test_every_near_pair_is_found(texts):
                 expected.append(pair(i, j, "exact" if a == b else "near", shared / union))
     train, benchmark = (problems(*map(" ".join, part)) for part in (texts[:half], texts[half:]))
     assert overlaps(train, {"b": benchmark}) == {"b": expected}
+
+
+ENGLISH = {family.__name__ for family in families_in_english}
+LOSSES = ("eats", "loses", "gives", "sells")
+
+
+def solve(question: str) -> int:
+    """The answer computed from the question alone, independently of the worked steps."""
+    if question.startswith("What is"):
+        x, sign, y = question.removesuffix("?").split()[2:]
+        return int(x) + (1 if sign == "plus" else -1) * int(y)
+    if " in word " in question:
+        wanted, among = question.removeprefix("How many ").removesuffix("?").split(" are there in word ")
+        return among.split("-").count(wanted)
+    if "How many" in question:
+        told = [sentence.split() for sentence in question.split(". ")[:-1]]
+        return sum((-1 if words[1] in LOSSES else 1) * int(next(filter(str.isdigit, words))) for words in told)
+    family, *words = re.sub(r"\bz([a-z])", r"\1", question).split()  # labels of two letters
+    operands = [word[1:] for word in words if word[0].isalpha() and word != "in"]
+    match family:
+        case "total":
+            return sum(map(int, operands))
+        case "add":
+            return sum((int(x) + int(y)) * 10**i for i, (x, y) in enumerate(operands))
+        case "mul":
+            return int(words[0]) * sum(int(x) * 10**i for i, x in enumerate(operands))
+        case "mod":
+            return int("".join(operands)) % int(words[0])
+        case "max":
+            return max(map(int, operands))
+        case "clock":
+            value = 0
+            for sign, number in ((x[0], int(x[1:])) for x in operands):
+                value = {"+": value + number, "-": value - number, "*": value * number}[sign]
+            return value % 10
+    return operands.count(words[0])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), level=st.integers(1, 15))
+def test_answers_are_right(family, seed, level):
+    question, steps, answer = FAMILIES[family](random.Random(seed), level, Demonstrator(random.Random(0)))
+    assert int(answer) == solve(question)
+    # Before the last step the answer is already found: the final line repeats the scratchpad's result.
+    assert NumericGrader().grade([Item(answer, f"{steps}\\boxed{{{answer}}}")]) == ["correct"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_hundreds_of_problems_have_the_promised_length_and_splits_are_disjoint_for_all_seeds(family):
+    test = generate(family, "test", 300, seed=1)
+    assert len({p.problem for p in test}) == 300
+    assert generate(family, "test", 300, seed=1) == test != generate(family, "test", 300, seed=2)
+    lengths = sorted(len(p.steps) + len(p.answer) + 3 for p in test)  # characters are tokens; \boxed{, }, end
+    assert family in ENGLISH or (lengths[60] >= 40 and lengths[240] <= 100)
+    splits = enumerate(("train", "validation", "test"))
+    questions = [p.problem for seed, split in splits for p in generate(family, split, 200, seed)]
+    assert len({*questions}) == len(questions)
+
+
+def test_demonstrations_have_training_questions_and_both_kinds_of_response():
+    stream = demonstrations(list(FAMILIES), "0", error_rate=0.1, direct_share=0.6)
+    shown = [next(stream) for _ in range(1000)]
+    assert all(split_of(question) == "train" for question, _ in shown)
+    assert len({question.split()[0] for question, _ in shown if question.islower()}) == len(FAMILIES) - len(ENGLISH)
+    direct = [response.startswith("\\boxed{") for _, response in shown]
+    assert 0.55 < sum(direct) / 1000 < 0.65
+    items = [Item(str(solve(question)), response) for question, response in shown]
+    right = [outcome == "correct" for outcome in NumericGrader().grade(items)]
+    assert all(r for r, d in zip(right, direct, strict=True) if d)
+    assert 0.3 < sum(r for r, d in zip(right, direct, strict=True) if not d) / (1000 - sum(direct)) < 0.9
+
+
+def test_levels_of_problems_and_demonstrations_are_those_asked_for():
+    problems = generate("largest", "train", 30, seed=1, levels=[12, 14])
+    assert {len(p.problem.split()) for p in problems} == {28, 32}
+    shown = itertools.islice(demonstrations(["largest"], "0", 0.0, 0.0, levels=[13]), 20)
+    assert {len(question.split()) for question, _ in shown} == {30}

@@ -20,8 +20,7 @@ from policygrain.data.sets import SETS, ProblemSet, check_file, content_digest, 
 from policygrain.errors import UserError
 from policygrain.files import atomic_bytes
 
-from ..support.files import write_lines
-from ..support.problem_sets import CODE, RECORDED
+from ..support.files import CODE, RECORDED, write_lines
 
 PUBLISHED = yaml.safe_load(Path(__file__).with_name("published.yaml").read_text())
 

@@ -1,6 +1,7 @@
 """Runs in MLflow: every step once, whatever happens to training or to the server, and training never waits."""
 
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -8,11 +9,9 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -237,28 +236,18 @@ def smoke(empty_store, root, tmp_path, monkeypatch):
     return StudyResults(make_up(study.model_copy(update=headline), tmp_path / "smoke", {}))
 
 
-class Healthy(BaseHTTPRequestHandler):
-    """Answers like MLflow's server."""
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"OK")
-
-
 def test_ui_says_that_mlflow_is_running_or_that_another_program_is(smoke, capsys, monkeypatch):
     monkeypatch.setattr(ui.os, "execv", lambda *_: pytest.fail("a second server is started"))
-    with HTTPServer(("127.0.0.1", 0), Healthy) as running:
-        threading.Thread(target=running.serve_forever, daemon=True).start()
-        ui.serve(smoke.folder, smoke.study, running.server_port)
-        running.shutdown()
-        assert f"MLflow is running already: http://127.0.0.1:{running.server_port}/#/exp" in capsys.readouterr().out
-    view = json.loads(store_of(smoke).client.get_experiment_by_name("smoke").tags["mlflow.sharedViewState.policygrain"])
-    assert view["groupBy"]["groupByKeys"] == [{"mode": "tag", "groupByData": "arm"}]
     with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        monkeypatch.setattr(ui, "urlopen", lambda *_, **__: io.BytesIO(b"OK"))
+        ui.serve(smoke.folder, smoke.study, port)
+        assert f"MLflow is running already: http://127.0.0.1:{port}/#/exp" in capsys.readouterr().out
         monkeypatch.setattr(ui, "urlopen", lambda *_, **__: (_ for _ in ()).throw(OSError))
         with pytest.raises(UserError, match="is used by another program"):
-            ui.serve(smoke.folder, smoke.study, other.getsockname()[1])
+            ui.serve(smoke.folder, smoke.study, port)
+    view = json.loads(store_of(smoke).client.get_experiment_by_name("smoke").tags["mlflow.sharedViewState.policygrain"])
+    assert view["groupBy"]["groupByKeys"] == [{"mode": "tag", "groupByData": "arm"}]
 
 
 def store_of(results: StudyResults) -> Store:

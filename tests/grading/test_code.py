@@ -15,7 +15,7 @@ from policygrain.errors import UserError
 from policygrain.grading import CodeGrader, Item, NumericGrader, Options, open_grader
 from policygrain.grading.sandbox import isolation
 
-from ..support.problem_sets import CODE
+from ..support.files import CODE
 from . import items, read
 
 TESTS = "def check(candidate):\n    assert candidate(2) == 4\n    assert candidate([1]) == [1, 1]\n"

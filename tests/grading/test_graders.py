@@ -19,8 +19,7 @@ from policygrain.grading.answers import MAX_LENGTH, grade, grade_directly
 from policygrain.grading.extraction import boxed, extract
 from policygrain.grading.notation import parse_number
 
-from ..support.files import write_lines
-from ..support.problem_sets import RECORDED
+from ..support.files import RECORDED, write_lines
 from . import items, read
 
 

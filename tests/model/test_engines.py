@@ -11,12 +11,12 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 
 from policygrain.errors import UserError
 from policygrain.model import vllm_engine as module
+from policygrain.model.device import device
 from policygrain.model.engine import Engine, Request
 from policygrain.model.loading import load_model
 from policygrain.model.torch_engine import SmallDecoder, TorchEngine
 from policygrain.model.vllm_engine import GIB, VllmEngine, frozen_heap, machine_settings
 
-from ..support.device import PLACE
 from ..support.engines import needs_vllm, random_rollouts, requests_of, save_tiny, score_responses, torch_engine
 from ..support.small import small_study, trained
 
@@ -49,14 +49,14 @@ def test_sampling_follows_the_distribution_and_greedy_takes_its_largest(start, t
     """First tokens of 4,000 samples of one prompt against the model's own probabilities, within the nucleus."""
     prompt, (model, _) = requests_of(start)[0].prompt_ids, load_model(str(start))
     with torch.no_grad():
-        p = model(torch.tensor([prompt], device=PLACE)).logits[0, -1].softmax(-1)
+        p = model(torch.tensor([prompt], device=device())).logits[0, -1].softmax(-1)
     greedy = torch_engine(start).generate([Request(prompt, 1, 4, temperature=0.0)] * 2)
     assert greedy[0].ids == greedy[1].ids and greedy[0].ids[0] == int(p.argmax())
     ranked, index = p.sort(descending=True)
     p[index[int((ranked.cumsum(0) < top_p).sum()) + 1 :]] = 0.0
     p = p / p.sum()
     responses = torch_engine(start, 4000).generate([Request(prompt, seed, 1, top_p=top_p) for seed in range(4000)])
-    counts = torch.bincount(torch.tensor([r.ids[0] for r in responses]), minlength=len(p)).float().to(PLACE)
+    counts = torch.bincount(torch.tensor([r.ids[0] for r in responses]), minlength=len(p)).float().to(device())
     error = (counts / 4000 - p).abs()
     assert bool((error < 5 * (p * (1 - p) / 4000).sqrt() + 1e-3).all()) and not counts[p == 0].any()
 

@@ -12,9 +12,9 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from policygrain.model import attention
 from policygrain.model.attention import Spans, Varlen
+from policygrain.model.device import device
 from policygrain.model.scoring import MTPHeads, log_probs_and_entropy, micro_batches, score_tokens
 
-from ..support.device import PLACE
 from ..support.engines import random_rollouts
 
 CPU = torch.device("cpu")
@@ -97,14 +97,14 @@ def test_the_kernel_of_a_gpu_is_as_exact_as_its_precision(kv_heads):
     made = torch.tensor([64, 3, 200]), torch.tensor([200, 0, 17, 128, 255]), torch.tensor([0, 1, 2, 2, 0])
     row = int(made[0].sum() + made[1].sum())
     exact = [
-        torch.randn(1, heads, row, 128, generator=generator, dtype=torch.float64).to(PLACE)
+        torch.randn(1, heads, row, 128, generator=generator, dtype=torch.float64).to(device())
         for heads in (12, kv_heads, kv_heads)
     ]
-    by = torch.randn(1, row, 12, 128, generator=generator, dtype=torch.float64).to(PLACE)
+    by = torch.randn(1, row, 12, 128, generator=generator, dtype=torch.float64).to(device())
 
     def results(kind: type[Spans] | type[Varlen], dtype: torch.dtype) -> list[Tensor]:
         inputs = [x.to(dtype).requires_grad_() for x in exact]
-        out = kind.of(*made, PLACE)(*inputs, 128**-0.5)
+        out = kind.of(*made, device())(*inputs, 128**-0.5)
         return [out.detach(), *torch.autograd.grad(out, inputs, by.to(dtype))]
 
     truth = results(Spans, torch.float64)

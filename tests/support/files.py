@@ -10,6 +10,12 @@ from typing import Any
 
 import pytest
 
+from policygrain.data.sets import SETS
+
+# The registered sets of programs, and those in the folder of real sets.
+CODE = ("humaneval", "humaneval_plus", "mbpp_plus")
+RECORDED = tuple(name for name in SETS if name not in CODE)
+
 
 def snapshot(path: Path) -> dict[str, bytes]:
     """The content of a file, or of every file in a folder, by its path from the parent of ``path``."""

@@ -4,11 +4,10 @@ import torch
 from torch import Tensor
 
 from policygrain.integrations.conformance import random_fields
+from policygrain.model.device import device
 from policygrain.model.engine import Rollout
 from policygrain.objective.batch import TokenBatch
 from policygrain.train.batch import Batch
-
-from .device import PLACE
 
 # About what an untrained model gives each token, so that ratios are not far from 1.
 MEANS = {"log_probs": -3, "old_log_probs": -3, "ref_log_probs": -3, "rollout_log_probs": -3.1}
@@ -30,4 +29,4 @@ def random_batch() -> Batch:
     fields["mask"][2] = False  # a truncated response that is left out of the loss
     fields |= {name: mean + 0.1 * fields[name] for name, mean in MEANS.items()}
     fields |= {"rollout_weights": fields["entropy"].abs(), "future_log_probs": None}
-    return Batch(rollouts, TokenBatch(**{k: x.to(PLACE) if isinstance(x, Tensor) else x for k, x in fields.items()}))
+    return Batch(rollouts, TokenBatch(**{k: x.to(device()) if isinstance(x, Tensor) else x for k, x in fields.items()}))

@@ -13,14 +13,11 @@ from typing import Any
 import pytest
 
 from policygrain.figures.catalogue import draw
-from policygrain.paths import StudyFolder
 from policygrain.records import TrackingRecord, read_record
 from policygrain.results import StudyResults, evaluated_samples, samples, start_model
 from policygrain.study import load_study
-from policygrain.study.dependencies import run_settings
-from policygrain.study.runs import Arm, run_matrix
 
-from ..support.small import assert_same_run, write_study
+from ..support.small import write_study
 from ..support.snakemake import TIMEOUT, copy_checkout, jobs, planned, snakemake
 from .test_kills import LEFT_OVER
 
@@ -28,7 +25,6 @@ pytestmark = pytest.mark.slow
 
 ODD = "a b/c'd$e $(touch x)"
 SMOKE = "study.yaml"  # in the folder of a finished study
-BY_TRL = "tepo+trainer=trl"
 CHANGES: dict[str, Any] = {
     "name": "smoke",
     # Fewer processes, and none of them starts vLLM: the study of real sets does.
@@ -112,28 +108,6 @@ def test_a_copy_without_metadata_and_with_other_times_is_finished_too(smoke, roo
     assert jobs(snakemake(root, tmp_path, smoke / SMOKE, "all")) != {}
     assert made() == before
     assert planned(root, tmp_path, smoke / SMOKE, "all") == {}
-
-
-@pytest.fixture(scope="module")
-def with_trl(smoke, root, tmp_path_factory):
-    """A folder with a copy of the results, in which one of the methods is trained by TRL, too."""
-    folder = tmp_path_factory.mktemp("with_trl")
-    shutil.copytree(smoke / "results", folder / "results")
-    by_trl = {"by_trl": {"methods": ["tepo"], "vary": {"trainer": ["trl"]}}}
-    changes = {**CHANGES, "experiments": CHANGES["experiments"] | by_trl}
-    write_study(folder / SMOKE, {"base": str(root / "tests/support/every_stage.yaml"), **changes})
-    assert jobs(snakemake(root, folder, folder / SMOKE, "--until", "train_arm", "--", "all")) == {"train_arm": 1}
-    return folder
-
-
-@pytest.mark.trl
-@pytest.mark.parametrize("seed", [0, 1])
-def test_runs_by_trl_are_those_of_the_loop_but_for_rounding(seed, with_trl, root):
-    """And they are those of smoke-trl.yaml, which have the same settings."""
-    folder = StudyFolder(with_trl / "results" / "smoke")
-    assert_same_run(folder.run("tepo", seed).path, folder.run(BY_TRL, seed).path)
-    ours, other = (load_study(path) for path in (with_trl / SMOKE, root / "studies" / "smoke-trl.yaml"))
-    assert run_settings(ours, run_matrix(ours).arms[BY_TRL], seed) == run_settings(other, Arm.of(other, "tepo"), seed)
 
 
 @pytest.mark.release

@@ -165,9 +165,8 @@ def test_a_sweep_shows_final_accuracy_by_value(tmp_path):
 
 def test_the_average_leaves_out_a_benchmark_that_says_so(tmp_path):
     """The one left out is wrong on all problems."""
-    benchmarks = [
-        {"name": name, "source": name, "size": 12, "average": name == "count"} for name in ("count", "largest")
-    ]
+    names = ("count", "largest")
+    benchmarks = [{"name": name, "source": name, "size": 12, "average": name == "count"} for name in names]
     results = made(tmp_path, {}, evaluation={"benchmarks": benchmarks})
     for record in tmp_path.glob("runs/tepo/*/evaluation/records.json"):
         content = json.loads(record.read_text())

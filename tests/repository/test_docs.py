@@ -104,9 +104,8 @@ def test_parts_of_study_files_are_accepted(path):
         part = yaml.safe_load(block)
         if isinstance(part, dict) and set(part) <= set(Study.model_fields):
             whole = part if "base" in part else merge(SMALL, part, replace=("model",))
-            parse_study(
-                whole, ROOT / "studies/example.yaml" if ".." in str(part.get("base")) else ROOT / "example.yaml"
-            )
+            folder = ROOT / "studies" if ".." in str(part.get("base")) else ROOT
+            parse_study(whole, folder / "example.yaml")
 
 
 def test_the_tables_of_presets_are_current_and_have_no_parts_of_other_packages(monkeypatch):

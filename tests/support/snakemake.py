@@ -4,12 +4,10 @@ import multiprocessing
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from multiprocessing import forkserver
 from pathlib import Path
 from unittest.mock import patch
@@ -73,25 +71,6 @@ def snakemake(root: Path, folder: Path, study: Path | str, *arguments: str, **en
     done = call(root, folder, study, *arguments, **environment)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     return done
-
-
-def kill_when(
-    condition: Callable[[], bool], root: Path, study: Path, folder: Path, *targets: str, seconds: float = 300
-) -> None:
-    """Call Snakemake and, as soon as the condition holds, kill it with its jobs, as a power cut would."""
-    command = [sys.executable, "-m", "snakemake", *options(root, folder, study), "--cores", "2", *targets]
-    output = folder / "killed.txt"
-    with (
-        output.open("w") as file,
-        subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True) as process,
-    ):
-        try:
-            end = time.monotonic() + seconds
-            while not condition():
-                assert process.poll() is None and time.monotonic() < end, output.read_text()[-3000:]
-                time.sleep(0.05)
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)
 
 
 def jobs(done: Done) -> dict[str, int]:

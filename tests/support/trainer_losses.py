@@ -8,11 +8,10 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
+import yaml
 from torch import Tensor
 
-SOFT = {"sapo_temperature_pos": 1.0, "sapo_temperature_neg": 1.05}
-SOFT |= {"vespo_k_pos": 2.0, "vespo_lambda_pos": 3.0, "vespo_k_neg": 3.0, "vespo_lambda_neg": 2.0}
-TRL_OPTIONS: dict[str, Any] = {"loss_type": "dapo", "level": "token", "clip": (0.2, 0.2), "beta": 0.0, "delta": None}
+TRL: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())["trl"]
 
 
 def trl_loss(fields: dict[str, Any], **options: Any) -> tuple[Tensor, Tensor, dict[str, list[float]]]:
@@ -31,7 +30,7 @@ def trl_objective(
     """The same loss of ``micro`` micro-batches with its gradient still to be computed, and TRL's metrics."""
     from trl import GRPOTrainer
 
-    chosen = TRL_OPTIONS | options
+    chosen = TRL["options"] | options
     log_probs = fields["log_probs"]
     mask = fields["mask"].to(log_probs.dtype)
     rows = len(mask) // micro
@@ -46,9 +45,7 @@ def trl_objective(
                 None,
             ),
             accelerator=SimpleNamespace(num_processes=1, gather=lambda x: x, reduce=lambda x, reduction: x),
-            args=SimpleNamespace(
-                delta=chosen["delta"], use_bias_correction_kl=False, steps_per_generation=micro, **SOFT
-            ),
+            args=SimpleNamespace(delta=chosen["delta"], steps_per_generation=micro, **TRL["args"]),
             get_gamma_weights=GRPOTrainer.get_gamma_weights,
             model=SimpleNamespace(training=True),
             loss_type=chosen["loss_type"],
@@ -58,13 +55,8 @@ def trl_objective(
             beta=chosen["beta"],
             max_completion_length=max_length,
             current_gradient_accumulation_steps=micro,
-            top_entropy_quantile=1.0,
-            off_policy_mask_threshold=None,
-            aux_loss_enabled=False,
-            use_vllm=False,
-            vllm_importance_sampling_correction=False,
-            _entropy_bonus_enabled=False,
             _metrics={"train": metrics},
+            **TRL["trainer"],
         )
         nothing = torch.zeros(rows, 1, dtype=torch.long)
         inputs = {

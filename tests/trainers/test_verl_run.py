@@ -1,8 +1,10 @@
-"""Runs by verl on a CPU: `make test-peers` (some minutes).
+"""Runs by verl on a CPU (`make test-verl`, some minutes): from start to figures, killed once; and by a command."""
 
-The smoke study from start to figures, killed once; and a run on two nodes of a SLURM whose nodes have an address each.
-"""
-
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from policygrain.study.runs import run_matrix
 from policygrain.trainers.verl import export, verl_python
 
 from ..support.small import SMALL, small_study, write_study
-from ..support.snakemake import TIMEOUT, kill_when, planned, snakemake
+from ..support.snakemake import TIMEOUT, options, planned, snakemake
 from ..support.verl_on_cpu import ENVIRONMENT, SETTINGS
 
 pytestmark = [pytest.mark.verl, pytest.mark.needs("verl")]
@@ -44,7 +46,12 @@ def test_the_smoke_study_by_verl_that_is_killed_once(root, tmp_path, monkeypatch
     study = write_study(tmp_path / "study.yaml", {"base": str(root / "studies" / "smoke-verl.yaml"), **CHANGES})
     results = StudyFolder(tmp_path / "results" / "by-verl")
     by_verl, by_loop = (results.run(arm, 0) for arm in ("by_token", "by_token+trainer=policygrain"))
-    kill_when(lambda: saved_and_logged_a_step(by_verl.path), root, study, tmp_path, "all", seconds=TIMEOUT)
+    command = [sys.executable, "-m", "snakemake", *options(root, tmp_path, study), "--cores", "2", "all"]
+    with subprocess.Popen(command, start_new_session=True) as process:
+        end = time.monotonic() + TIMEOUT
+        while process.poll() is None and time.monotonic() < end and not saved_and_logged_a_step(by_verl.path):
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGKILL)  # with its jobs, as a power cut would
     assert not by_verl.summary.exists()
     snakemake(root, tmp_path, study, "all")
     summary, rows = run_summary(by_verl), run_metrics(by_verl)

@@ -24,18 +24,17 @@ localrules:
     track,
 
 
+rule figures:
+    input:
+        FIGURES,
+        TABLES,
+
+
 rule all:
     default_target: True
     input:
         RUNS,
         EVALUATIONS,
-        FIGURES,
-        TABLES,
+        rules.figures.input,
         f"results/{STUDY.name}/report.html",
         f"results/{STUDY.name}/mlflow.json",
-
-
-rule figures:
-    input:
-        FIGURES,
-        TABLES,

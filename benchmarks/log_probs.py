@@ -1,7 +1,7 @@
 """Log-probabilities and entropy from hidden states, forward and backward: seconds and memory of three ways.
 
 - `plain`: all logits at once, log_softmax, and the entropy from it;
-- `blocks`: what PolicyGrain does, blocks of tokens × vocabulary (`model/logprobs.py`);
+- `blocks`: what PolicyGrain does, blocks of tokens × vocabulary (`model/scoring.py`);
 - `liger`: Liger's fused linear GRPO loss, where a GPU and `liger_kernel` are there. It has no entropy.
 
 Two tasks: `both`, gradients through log-probabilities and entropy; `loss`, GRPO's clipped loss, with the entropy for

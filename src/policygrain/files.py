@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import fcntl
+import gzip
 import json
 import os
 import shutil
 import socket
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -108,14 +110,14 @@ def read_json(path: Path, again: str = "Delete it and run the command again to c
 
 
 def json_lines(path: Path, again: str = "", cut_off: list[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, object) of each line of a JSON Lines file; empty lines are skipped.
+    """(line number, object) of each line of a JSON Lines file, `.gz` or not; empty lines are skipped.
 
     UserError with file, line and the remedy ``again`` if a line is not a JSON object. With ``cut_off``, an incomplete
     last line, which a killed process leaves, is skipped, and a note on it is appended there.
     """
     again = f" {again}" if again else ""
     try:
-        with path.open("rb") as file:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 if not line.strip():
                     continue
@@ -130,8 +132,8 @@ def json_lines(path: Path, again: str = "", cut_off: list[str] | None = None) ->
                     kind = type(row).__name__
                     raise UserError(f"{path}, line {number}: expected a JSON object, got {kind}.{again}")
                 yield number, row
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror or error}.{again}") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}.{again}") from error
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:

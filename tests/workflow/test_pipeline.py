@@ -56,7 +56,7 @@ def smoke(root, tmp_path_factory):
         check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
-    assert "train tepo, seed 0 1" in done.stderr
+    assert "train tepo, seeds 0 1" in done.stderr
     assert not list(folder.rglob("x")), "no shell has run what is in the name"
     assert not [path for path in checkout.joinpath("results").rglob("*") if LEFT_OVER.search(path.name)]
     return checkout

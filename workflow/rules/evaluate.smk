@@ -1,6 +1,6 @@
 # The models of an arm, or the initial models (`start`), in one engine: a job per arm. With `evaluation.after_training` the
 # processes that train have evaluated, and one job evaluates the initial models and records all arms.
-ARMS = (STUDY.evaluation.after_training and EVALUATED) or ["{arm}"]
+ARMS = EVALUATED if STUDY.evaluation.after_training and EVALUATED else ["{arm}"]
 
 
 # `models` are records of models, which are in the same folders; so are, afterwards, the responses.
@@ -15,7 +15,7 @@ rule evaluate:
     output:
         expand("results/{study}/evaluation/{arm}.json", arm=ARMS, allow_missing=True),
     log:
-        expand("results/{study}/logs/evaluate/{arm}.log", arm=ARMS[:1], allow_missing=True),
+        "results/{study}/logs/evaluate.log" if len(ARMS) > 1 else "results/{study}/logs/evaluate/{arm}.log",
     params:
         arms=lambda w: [w.get("arm", arm) for arm in ARMS],
     message:

@@ -44,7 +44,7 @@ rule report_page:
         "write the report"
     shell:
         "exec {POLICYGRAIN} report --config results/{wildcards.study}/study.yaml"
-        " --captions $(dirname {input.captions[0]:q})"
+        ' --captions "$(dirname {input.captions[0]:q})"'
         " > {log:q} 2>&1"
 
 

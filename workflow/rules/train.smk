@@ -1,19 +1,20 @@
 # A job per run; or, with `seeds_per_process: all`, for runs that take seconds, one that trains all seeds of an arm. Arms may
 # have different seeds, and outputs cannot depend on a wildcard: a rule per list of seeds, `train_arm` for the study's.
-ARMS_OF = {}  # the seeds of a job → its arms
+ARMS_OF = {}  # the seeds of a job, or the wildcard → its arms
 for arm, runs in MATRIX.by_arm().items():
     seeds = tuple(run.seed for run in runs) if STUDY.seeds_per_process == "all" else ("{seed}",)
     ARMS_OF.setdefault(seeds, []).append(arm)
 
-NAMES = {("{seed}",): "train", tuple(STUDY.seeds): "train_arm"}
+RULE_NAMES = {("{seed}",): "train", tuple(STUDY.seeds): "train_arm"}
 
 # The trainer resumes from the newest checkpoint in the run's folder. Only summary.json is an output, because Snakemake removes
 # outputs before every attempt; a run that has ended is found by its key in run.json, and costs no step.
 for seeds, arms in ARMS_OF.items():
+    log_file = "results/{study}/logs/train/{arm}" + ("/seed{seed}.log" if seeds == ("{seed}",) else ".log")
 
     rule:
         name:
-            NAMES.get(seeds) or f"train_arm_{'_'.join(map(str, seeds))}"
+            RULE_NAMES.get(seeds) or f"train_arm_{'_'.join(map(str, seeds))}"
         input:
             settings="results/{study}/settings/arms/{arm}.json",
             problems="results/{study}/data/train.jsonl",
@@ -23,14 +24,14 @@ for seeds, arms in ARMS_OF.items():
         output:
             expand("results/{study}/runs/{arm}/seed{seed}/summary.json", seed=seeds, allow_missing=True),
         log:
-            expand("results/{study}/logs/train/{arm}/seed{seed}.log", seed=seeds[:1], allow_missing=True),
+            log_file,
         wildcard_constraints:
             arm="|".join(map(re.escape, arms)),
         params:
             launcher=lambda w, resources: launcher(resources),
             seeds=lambda w, seeds=seeds: [w.get("seed", seed) for seed in seeds],
         message:
-            "train {wildcards.arm}, seed {params.seeds}"
+            "train {wildcards.arm}, seeds {params.seeds}"
         shell:
             "exec {params.launcher}{POLICYGRAIN} train --config results/{wildcards.study}/study.yaml"
             " --arm {wildcards.arm:q} --seeds {params.seeds} > {log:q} 2>&1"

@@ -173,7 +173,7 @@ def claim(
     a: Side,
     b: Side,
     metric: Annotated[str, option("name of the metric in the logs", metavar="NAME")],
-    margin: Annotated[float | None, Option(min=0, help="difference that matters, chosen before", metavar="X")] = None,
+    margin: Annotated[float | None, Option(min=0, help="smallest difference that matters", metavar="X")] = None,
     claimed: Annotated[Literal["above", "below"], option("that a is above b, or below")] = "above",
     last: Annotated[int, Option(min=1, help="endpoint: the mean of the last K values", metavar="K")] = 1,
     auc: Annotated[bool, option("endpoint: the mean of the whole curve instead", "--auc")] = False,

@@ -197,7 +197,10 @@ class Model(Section):
     warm_start: WarmStart = Field(WarmStart(), description="supervised fine-tuning, with start: tiny")
     sft: Sft | None = Field(None, description="fine-tuning of a pretrained model before the runs; null: none")
     starts: int | None = of_policy(
-        None, "initial models, in turn: with 6 the seeds 0 and 6 begin from the same; null: one per seed", ge=1, le=1000
+        None,
+        "number of initial models: with 6 the seeds 0 and 6 begin from the same; null: one per seed",
+        ge=1,
+        le=1000,
     )
 
     @property
@@ -215,7 +218,7 @@ class Prompt(Section):
         "the same for problems whose answer is a program (coding benchmarks)",
     )
     chat: bool = of_every_model(False, "apply the tokenizer's chat template")
-    system: str = of_every_model("", "system prompt, with chat: true; before the problem in templates without one")
+    system: str = of_every_model("", "system prompt, with chat: true; in the problem if the template has no such role")
     chat_template_kwargs: dict[str, Any] = of_every_model({}, "for the chat template, such as enable_thinking: false")
 
     @model_validator(mode="after")
@@ -234,7 +237,7 @@ class Data(Section):
     validation_size: PositiveInt = of_data(60, "validation problems per source, which are used nowhere else")
     seed: Seed = of_problems(1, "seed of the synthetic problems")
     levels: Several[Level] = of_problems(
-        [1, 2, 3], "levels of synthetic problems, in turn; 15 has the longest solutions"
+        [1, 2, 3], "levels, 1 to 15, of synthetic problems, in turn; 15 has the longest solutions"
     )
 
 
@@ -378,7 +381,7 @@ class Training(Section):
     def _check_counts(self) -> Training:
         updates, responses = self.updates_per_batch, self.prompts_per_step * self.group
         if updates > responses:
-            raise ValueError(f"updates_per_batch: {updates} updates of a batch of {responses} responses")
+            raise ValueError(f"updates_per_batch: {updates} updates, but a batch has only {responses} responses")
         if self.warmup_updates > (total := self.steps * self.updates_of_batch):
             raise ValueError(f"warmup_updates: {self.warmup_updates} is more than the {total} optimizer steps")
         if self.off_policy_steps >= self.steps:

@@ -165,9 +165,8 @@ def test_what_cannot_be_read_is_named(name, content, says, tmp_path):
 
 
 def test_steps_of_two_columns_are_not_mixed(tmp_path):
-    path = lines(
-        tmp_path / "[r].jsonl", [{"time": 0, "_step": 0}, {"step": 1, "_step": 9, "r": 1}, {"_step": 10, "r": 2}]
-    )
+    rows = [{"time": 0, "_step": 0}, {"step": 1, "_step": 9, "r": 1}, {"_step": 10, "r": 2}]
+    path = lines(tmp_path / "[r].jsonl", rows)
     with pytest.raises(UserError, match=r"line 3: has no step 'step'. The row has _step, r"):
         read_runs([path], "r")
     assert [*read_runs([path], "r", step="_step")[0].steps] == [9, 10]

@@ -149,11 +149,12 @@ def test_values_cross_as_they_are():
 
 
 def test_what_it_raises_is_raised_and_objects_are_opaque():
-    program = "import re, collections\ndef f(x): return re.match('a', 'a'), iter([1, 2]), collections.deque()"
+    program = "import re, collections\ndef grow(a=[]):\n    for i in (1, 2): a.append(i); yield a"
+    program += "\ndef f(x): return re.match('a', 'a'), grow(), collections.deque()"
     program += "\ndef g(name): raise __builtins__[name]('why')"
     with closing(Function(program, "f", 5.0, MIB)) as f:
         match, listed, empty = f(0)
-        assert bool(match) and match != "a" and list(listed) == [1, 2] and not empty
+        assert bool(match) and match != "a" and list(listed) == [[1], [1, 2]] and not empty
     with closing(Function(program, "g", 5.0, MIB)) as g:
         with pytest.raises(KeyError, match="why"):
             g("KeyError")

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from policygrain.errors import UserError
 from policygrain.model import vllm_engine as module
@@ -24,9 +24,7 @@ from ..support.small import small_study, trained
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_the_trainer_scores_what_was_sampled(start, temperature):
     # Every other response may have one token alone, so that it is cut off unless it ends at once.
-    requests = [
-        replace(request, max_tokens=1 if i % 2 else 4) for i, request in enumerate(requests_of(start, temperature))
-    ]
+    requests = [replace(r, max_tokens=1 if i % 2 else 4) for i, r in enumerate(requests_of(start, temperature))]
     responses = torch_engine(start).generate(requests)
     trainer, engine, mask = score_responses(start, responses, temperature)
     assert (trainer - engine)[mask].abs().max() < 1e-4
@@ -85,6 +83,7 @@ def test_the_small_decoder_equals_transformers(kv_heads, monkeypatch):
     engine = TorchEngine(model, eos_id=1, pad_id=0)
     requests = [Request(rollout.prompt, seed, 30) for seed, rollout in enumerate(random_rollouts(40, 20, 1))]
     assert SmallDecoder.fits(model)
+    assert not SmallDecoder.fits(GPT2LMHeadModel(GPT2Config(vocab_size=40, n_embd=8, n_head=1, n_layer=1)))
     for bias in ("attention_bias", "mlp_bias"):
         assert not SmallDecoder.fits(LlamaForCausalLM(LlamaConfig(vocab_size=40, **{bias: True}, **sizes)))
     fast = engine.generate(requests)

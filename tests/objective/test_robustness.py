@@ -91,8 +91,7 @@ def test_the_variance_of_ratios_near_one_survives_single_precision():
 @pytest.mark.parametrize("layout", ["sliding", "tiled"])
 def test_a_window_far_into_a_long_response_keeps_its_digits(layout):
     """Running sums of 30,000 log-ratios come to hundreds, and a window's to hundredths."""
-    generator = torch.Generator().manual_seed(0)
-    drifting = 0.02 + 0.01 * torch.randn((1, 30_000), generator=generator)
+    drifting = 0.02 + 0.01 * torch.randn((1, 30_000), generator=torch.Generator().manual_seed(0))
     block = Block(size=8, layout=layout)
     log_r = block(off_by(drifting))
     exact = block(off_by(drifting[:, -800:].double()))  # 30,000 − 800 ends a tile

@@ -63,9 +63,8 @@ def test_a_key_changes_what_it_declares_and_nothing_else(key):
     now = functools.reduce(lambda inside, part: inside[int(part) if part.isdecimal() else part], key.split("."), whole)
     assert now != value, "another value"
     after = with_values({key: value})
-    assert changed(REFERENCE, after) == (decided(key) if key != "figures" else set()), (
-        "a figure has settings of its own"
-    )
+    # A figure has settings of its own.
+    assert changed(REFERENCE, after) == (decided(key) if key != "figures" else set())
     own, other = (run_settings(study, Arm.of(study, "mine"), 5) for study in (REFERENCE, after))
     assert (own != other) == ("run" in decides(KEYS[key]))
 

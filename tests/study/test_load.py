@@ -147,9 +147,8 @@ def test_settings_are_chosen_on_problems_seeds_and_start_models_that_judge_nothi
 def test_the_benchmarks_of_a_paper_study_have_their_registered_sampling(in_root, name):
     study = load_study(f"studies/{name}.yaml")
     assert [SETS[source].n for source in study.data.train] == [None]
-    without = study.model_copy(
-        update={"evaluation": study.evaluation.model_copy(update={"registered_sampling": False})}
-    )
+    evaluation = study.evaluation.model_copy(update={"registered_sampling": False})
+    without = study.model_copy(update={"evaluation": evaluation})
     for benchmark in study.evaluation.benchmarks:
         sampling = sampling_of(study, benchmark)
         assert SETS[benchmark.source].n and sampling_of(without, benchmark).n == 1

@@ -102,6 +102,12 @@ def test_files_that_are_gone_are_made_again_and_nothing_else(finished):
     assert finished.planned() == {**needed, **EVERY_MODEL}
 
 
+def test_figures_wait_for_runs_that_are_not_evaluated(root, tmp_path):
+    more = {"methods": ["grpo"], "seeds": [0, 1, 2], "evaluate": False}
+    study = Study(root, tmp_path, seeds=[0, 1, 2], seeds_per_process=1, experiments={"more": more})
+    assert study.planned("figures")["train"] == study.planned()["train"]
+
+
 def test_other_weights_in_the_folder_of_the_start_model_train_again(root, tmp_path):
     study = Study(root, tmp_path, model={"start": write_model(tmp_path / "start")})
     study.finish()

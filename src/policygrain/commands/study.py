@@ -165,8 +165,7 @@ def train(
     """Train runs, or resume them; finished runs are left as they are.
 
     Problems and initial models are those of the study's results, after `prepare` and `start-model`. With
-    `training.trainer: trl`, all processes that torchrun or srun starts train each run together; with `verl`, srun
-    starts one process per node.
+    `training.trainer: trl`, all processes that torchrun or srun starts train each run together.
     """
     from ..model.device import claim_gpu
     from ..tracking import live

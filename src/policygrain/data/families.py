@@ -102,7 +102,8 @@ def largest(rng: random.Random, level: int, demonstrator: Demonstrator) -> Worke
     numbers = [rng.randint(10, 99) for _ in range(3 + 2 * level)]
     best, steps = 0, ""
     for label, number in labelled(numbers):
-        before, best = best, (max if demonstrator(0) == 0 else min)(best, number)
+        choose = max if demonstrator(0) == 0 else min
+        before, best = best, choose(best, number)
         steps += f"{label}{number},{before:02d}>{best:02d};"
     return f"max {_text(numbers)}", steps, str(best)
 

@@ -95,7 +95,8 @@ class MathGrader(Grader):
     def unreadable_golds(self, items: Sequence[Item]) -> list[Item]:
         """Items whose gold answers are not readable or not graded equal to themselves, those of texts left out."""
         answers = [item for item in items if not item.options.text]
-        tasks: dict[Item, Task] = {i: (gold := without_box(i.gold), gold, i.options) for i in answers}
+        golds = {item: without_box(item.gold) for item in answers}
+        tasks: dict[Item, Task] = {item: (gold, gold, item.options) for item, gold in golds.items()}
         # Not by grade_directly, which accepts equal texts without parsing them.
         parsed = [*{task for task in tasks.values() if not task[0].isdecimal() and not _too_large(task[0])}]
         outcomes = dict(zip(parsed, self.pool.run(parsed), strict=True))

@@ -32,15 +32,15 @@ class Opaque:
 # Of each type that JSON has not: its class, what is sent of a value, and what makes a value of that.
 KINDS: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "int": (int, hex, lambda digits: int(digits, 16)),  # long integers take long in decimal digits
-    "tuple": (tuple, list, tuple),
-    "frozenset": (frozenset, list, frozenset),
-    "set": (set, list, set),
+    "tuple": (tuple, iter, tuple),
+    "frozenset": (frozenset, iter, frozenset),
+    "set": (set, iter, set),
     "dict": (dict, lambda value: [[*pair] for pair in value.items()], dict),
     "bytes": (bytes, bytes.hex, bytes.fromhex),
     "bytearray": (bytearray, bytearray.hex, bytes.fromhex),
     "complex": (complex, lambda value: str(complex(value)), complex),
     "range": (range, lambda value: [value.start, value.stop, value.step], lambda ends: range(*ends)),
-    "iterator": (Iterator, list, iter),
+    "iterator": (Iterator, iter, iter),
     "object": (object, bool, Opaque),
 }
 
@@ -52,7 +52,9 @@ def encode(value: Any) -> Any:
     if isinstance(value, list):
         return [encode(item) for item in value]
     name, plain = next((name, plain) for name, (kind, plain, _) in KINDS.items() if isinstance(value, kind))
-    return {name: encode(plain(value))}
+    content = plain(value)
+    # Item by item: an iterator may change what it has given before.
+    return {name: content if isinstance(content, bool | str) else [encode(item) for item in content]}
 
 
 def decode(value: Any) -> Any:

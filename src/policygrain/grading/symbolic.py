@@ -1,6 +1,6 @@
 """Grading of one answer by computer algebra, in workers. math-verify's parser reads the values.
 
-What it would accept wrongly is rejected before: different items, brackets, names, units, bases, words, and equations.
+What it would accept wrongly is rejected before: different items, brackets, names, units, bases, words, false equations.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ def _same(gold: str, answer: str, options: Options) -> bool:
         first, second = _real_set(gold), _real_set(answer)
         if not (first and second):
             return _same_relations(parse(gold), parse(answer))
-        return len({first[0], second[0]} - {""}) < 2 and bool(first[1] == second[1] or (first[1] ^ second[1]).is_empty)
+        (name, numbers), (other_name, others) = first, second
+        return len({name, other_name} - {""}) < 2 and bool(numbers == others or (numbers ^ others).is_empty)
     if len(golds) == len(answers) == 1 and brackets == given_brackets == "":
         return _same_value(golds[0], answers[0], options)
     return _same_items(_collection(gold, brackets, golds), _collection(answer, given_brackets, answers), options)

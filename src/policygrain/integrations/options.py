@@ -45,7 +45,8 @@ def chosen(objective: str | Method) -> Method:
 
 def refuse(objective: Method, trainer: str, lacks: Iterable[Need], wrong: Iterable[str] = ()) -> None:
     """UnsupportedOption if the method needs what the trainer ``lacks``; ``wrong``: sentences on what else is wrong."""
-    needed = [need for need in lacks if need in objective.needs]
+    needs = objective.needs
+    needed = [need for need in lacks if need in needs]
     problems = [f"it needs {NEEDS[need]}, which {trainer} does not give to a loss." for need in needed]
     problems += wrong
     if problems:

@@ -6,6 +6,7 @@ prime-rl is imported: inputs and outputs are objects with the names that it uses
 
 from __future__ import annotations
 
+import functools
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,19 +21,11 @@ def loss(inputs: Any, objective: str | Method = "dapo") -> SimpleNamespace:
     ``inputs`` has `trainer_logprobs`, `inference_logprobs`, `advantages` and `loss_mask`, [tokens] each, and perhaps
     `ref_logprobs` and `loss_weights`. UnsupportedOption for methods that prime-rl cannot express.
     """
-    resolved = chosen(objective)
-    wrong = []
-    if (name := resolved.aggregation.name) != "token_mean":
-        wrong.append(f"its aggregation is {name}, and prime-rl divides a sum over tokens by their number.")
-    if reads_entropies(resolved):
-        wrong.append("its mask needs entropies, or covariances over the step, and prime-rl gives neither to a loss.")
-    # prime-rl computes one response at a time, so it has no groups and no statistics of the step.
-    refuse(resolved, "prime-rl", [need for need in NEEDS if need != "reference"], wrong)
-    warn_sampler(resolved)
+    resolved = _usable(objective)
 
-    def row(name: str) -> Any:
+    def row(name: str, *default: None) -> Any:
         """[tokens] → [1, tokens]."""
-        tensor = getattr(inputs, name, None)
+        tensor = getattr(inputs, name, *default)
         return None if tensor is None else tensor.unsqueeze(0)
 
     batch = TokenBatch(
@@ -41,8 +34,8 @@ def loss(inputs: Any, objective: str | Method = "dapo") -> SimpleNamespace:
         row("advantages"),
         row("loss_mask"),
         rollout_log_probs=row("inference_logprobs"),
-        ref_log_probs=row("ref_logprobs"),
-        rollout_weights=row("loss_weights"),
+        ref_log_probs=row("ref_logprobs", None),
+        rollout_weights=row("loss_weights", None),
     )
     length = int(batch.lengths.clamp(min=1))
     # A sum over tokens, which prime-rl divides by the number of tokens of the step.
@@ -54,3 +47,18 @@ def loss(inputs: Any, objective: str | Method = "dapo") -> SimpleNamespace:
     }
     named = {f"policygrain/{name}": out.loss.detach().new_tensor(total / length) for name, total in shown.items()}
     return SimpleNamespace(loss=out.loss, metrics=named)
+
+
+@functools.cache
+def _usable(objective: str | Method) -> Method:
+    """The method, checked once. UnsupportedOption if prime-rl cannot express it."""
+    resolved = chosen(objective)
+    wrong = []
+    if (name := resolved.aggregation.name) != "token_mean":
+        wrong.append(f"its aggregation is {name}, and prime-rl divides a sum over tokens by their number.")
+    if reads_entropies(resolved):
+        wrong.append("its mask needs entropies, or covariances over the step, and prime-rl gives neither to a loss.")
+    # prime-rl computes one response at a time, so it has no groups and no statistics of the step.
+    refuse(resolved, "prime-rl", [need for need in NEEDS if need != "reference"], wrong)
+    warn_sampler(resolved)
+    return resolved

@@ -69,6 +69,7 @@ class PolicyGrainTrainer(GRPOTrainer):
             )
         self._reads_entropies = reads_entropies(self.objective)
         self._scored: list[tuple[Tensor, Tensor | None]] = []  # of the passes without gradient, since the last rollouts
+        self._totals: StepTotals | None = None  # of the accumulation window
         self._parts: list[dict[str, float]] = []  # metrics of the micro-batches of this step so far
         super().__init__(*args, **kwargs)
 
@@ -117,14 +118,17 @@ class PolicyGrainTrainer(GRPOTrainer):
         """Tokens and responses of the accumulation window, over all processes."""
         size = self.current_gradient_accumulation_steps
         place = self._step % self.args.steps_per_generation
+        if place % size and self._totals is not None:
+            return self._totals
         window = self._buffered_inputs[place - place % size :][:size]
         lengths = self.accelerator.gather(torch.cat([mask_of(inputs).sum(1) for inputs in window]))
-        return StepTotals(
+        self._totals = StepTotals(
             n_tokens=max(1, int(lengths.sum())),
             n_responses=max(1, int((lengths > 0).sum())),
             max_length=self.max_completion_length or 1,  # only read if it is set, see `_wrong`
             micro_batch_statistics=self.micro_batch_statistics,
         )
+        return self._totals
 
     def _log(self, parts: dict[str, float], training: bool) -> None:
         """Log metrics of the whole step after its last micro-batch; in evaluation, of each batch."""

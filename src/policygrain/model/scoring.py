@@ -158,7 +158,14 @@ def _packed(model: PreTrainedModel) -> Iterator[None]:
 
 
 def _packed_attention(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: None, *, packed: Packed, **options: Any
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: None,  # some architectures give it by this name
+    *,
+    packed: Packed,
+    **options: Any,
 ) -> tuple[Tensor, None]:
     """Attention of a packed row, [1, heads, row, size] → [1, row, heads, size]."""
     if options.get("sliding_window") is not None:

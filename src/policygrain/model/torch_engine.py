@@ -199,8 +199,10 @@ class SmallDecoder(Decoder):
         """Whether ``model`` has a supported architecture and is small enough for this to be faster."""
         config: Any = model.config
         special = ("use_sliding_window", "attention_dropout", "attention_bias", "mlp_bias")  # a bias of the output, too
+        if config.model_type not in ("qwen2", "llama"):  # others may lack some of the keys
+            return False
         plain = config.hidden_act == "silu" and not any(getattr(config, name, False) for name in special)
-        return config.model_type in ("qwen2", "llama") and plain and model.num_parameters() <= SMALL
+        return plain and model.num_parameters() <= SMALL
 
     @staticmethod
     def _weights(layer: Any) -> tuple[Any, ...]:

@@ -36,15 +36,26 @@ def resolve_engine(name: str) -> str:
     return ("vllm" if has_vllm else "transformers") if name == "auto" else name
 
 
-def open_engine(name: str, start: str, model: PreTrainedModel, tokenizer: Any, **of_vllm: Any) -> Engine:
-    """The engine ``name`` with the weights of ``model``, loaded from ``start``; ``of_vllm``: as of `VllmEngine`."""
+def open_engine(
+    name: str,
+    start: str,
+    model: PreTrainedModel,
+    tokenizer: Any,
+    *,
+    revision: str | None = None,
+    kv_gib: float | None = None,
+    colocated: bool = False,
+    tokens: int | None = None,
+) -> Engine:
+    """The engine ``name`` with the weights of ``model``, loaded from ``start``; the keywords are of `VllmEngine`."""
     if resolve_engine(name) == "transformers":
         from .torch_engine import TorchEngine
 
         return TorchEngine(model, tokenizer.eos_token_id, tokenizer.pad_token_id)
     check_vllm_runs_here()
-    colocated = of_vllm.get("colocated", False)
-    settings = {**of_vllm, "dtype": compute_name(model) if colocated else None}
+    dtype = compute_name(model) if colocated else None
+    settings: dict[str, Any] = {"revision": revision, "dtype": dtype, "kv_gib": kv_gib, "tokens": tokens}
+    settings["colocated"] = colocated
     # A start takes long, so the engine takes the weights of other models of the same shape. Keys with an underscore say
     # where a model was loaded from.
     shape = {key: value for key, value in model.config.to_dict().items() if not key.startswith("_")}

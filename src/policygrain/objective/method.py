@@ -264,6 +264,8 @@ def _with_clip_name(data: dict[str, Any]) -> dict[str, Any]:
 
 def build(name: str, data: Mapping[str, Any]) -> Method:
     """The method in ``data``, as ``Method.data`` gives it. UserError names the wrong key."""
+    if not isinstance(name, str):
+        raise UserError(f"methods.{name}: a name must be text; quote it (got {name!r}).")
     return _made(Method, _with_clip_name({**data}), f"methods.{name}", name=name)
 
 

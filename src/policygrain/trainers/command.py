@@ -199,11 +199,12 @@ def filled(text: str, values: Mapping[str, str], quoted: bool = False, where: st
     def value_of(found: re.Match[str]) -> str:
         if found[0] in ("{{", "}}"):
             return found[0][0]
-        if found[1] not in values:  # or a brace that opens no name
+        if found[1] is None:
+            raise UserError(f"{where}: a single {found[0]}; write braces of the shell twice: ${{{{HOME}}}}.")
+        if found[1] not in values:
             known = [key for key in values if "." not in key]
-            name = found[0] if found[1] is None else f"{{{found[1]}}}"
             raise UserError(
-                f"{where}: nothing is called {name}.{did_you_mean(found[1] or '', known)} Braces of the shell are "
+                f"{where}: nothing is called {{{found[1]}}}.{did_you_mean(found[1], known)} Braces of the shell are "
                 "written twice: ${{HOME}}."
             )
         value = values[found[1]]

@@ -91,11 +91,11 @@ class TrlPolicy(Policy):
     trainer: Any = None  # the StudyTrainer, which is made after it
 
     def score(self, rollouts: Sequence[Rollout], settings: Training) -> TokenScores:
-        """As in `ScoredPolicy`."""
+        """As in `Policy`."""
         return self.trainer.score(self.trainer.model, rollouts)
 
     def score_reference(self, rollouts: Sequence[Rollout], settings: Training) -> TokenScores | None:
-        """As in `ScoredPolicy`; None for a sharded model whose method does not need it."""
+        """As in `Policy`; None for a sharded model whose method does not need it."""
         if self.trainer.ref_model is not None:
             return self.trainer.score(self.trainer.ref_model, rollouts)
         if self.reference is not None:

@@ -143,7 +143,10 @@ class TinyModel(Section):
     context: PositiveInt = of_start(256, "maximum length of a prompt with its response, in tokens")
     # At least 256 bytes, the end of a sequence, padding.
     vocabulary: int | None = of_start(
-        None, "vocabulary of a byte-level BPE, trained on the prompts; null: one token per character", ge=258, le=MOST
+        None,
+        "vocabulary size of a byte-level BPE, trained on the prompts; null: one token per character",
+        ge=258,
+        le=MOST,
     )
 
     @model_validator(mode="after")
@@ -159,7 +162,9 @@ class WarmStart(Section):
     steps: NonNegativeInt = of_start(700, "optimizer steps; 0: the weights stay random")
     mixed_steps: NonNegativeInt = of_start(80, "final steps in which some demonstrations have no scratchpad")
     batch_size: int = of_start(32, "demonstrations per optimizer step", ge=1, le=65_536)
-    learning_rate: float = of_start(3e-3, "peak rate of AdamW; Muon, for matrices, has five times this", gt=0, le=1)
+    learning_rate: float = of_start(
+        3e-3, "peak learning rate of AdamW; Muon, for weight matrices, has five times this", gt=0, le=1
+    )
     direct_share: Share = of_start(0.6, "share of demonstrations without a scratchpad in the final mixed_steps steps")
     error_rate: Share = of_start(0.02, "probability that a scratchpad step contains a mistake")
 
@@ -189,8 +194,10 @@ class Lora(Section):
 class Model(Section):
     """The model that training starts from."""
 
-    start: Text = of_every_model("tiny", "'tiny': made here; else a folder or Hugging Face name of a language model")
-    revision: Text | None = of_every_model(None, "commit, tag or branch on Hugging Face; null: main")
+    start: Text = of_every_model(
+        "tiny", "'tiny': made by the pipeline; else a folder or a Hugging Face name of a causal language model"
+    )
+    revision: Text | None = of_every_model(None, "commit, tag or branch of a Hugging Face model; null: main")
     dtype: Literal["float32", "bfloat16"] = of_run("float32", "data type of the policy's weights and computation")
     lora: Lora | None = Field(None, description="low-rank adapters; null: all weights are trained")
     tiny: TinyModel = Field(TinyModel(), description="architecture, with start: tiny")
@@ -219,7 +226,9 @@ class Prompt(Section):
     )
     chat: bool = of_every_model(False, "apply the tokenizer's chat template")
     system: str = of_every_model("", "system prompt, with chat: true; in the problem if the template has no such role")
-    chat_template_kwargs: dict[str, Any] = of_every_model({}, "for the chat template, such as enable_thinking: false")
+    chat_template_kwargs: dict[str, Any] = of_every_model(
+        {}, "further arguments of the chat template, such as enable_thinking: false"
+    )
 
     @model_validator(mode="after")
     def _check_system(self) -> Prompt:
@@ -231,7 +240,9 @@ class Prompt(Section):
 class Data(Section):
     """Training and validation problems."""
 
-    root: Path | None = of_nothing(None, "folder of files; null: POLICYGRAIN_DATA, else the current one", strict=False)
+    root: Path | None = of_nothing(
+        None, "folder that files are relative to; null: POLICYGRAIN_DATA, else the working directory", strict=False
+    )
     train: Several[Text] = of_data(..., "synthetic families, registered sets (`policygrain data list`) or .jsonl files")
     train_size: PositiveInt = of_data(3000, "problems of a family; at most so many of a registered set or file")
     validation_size: PositiveInt = of_data(60, "validation problems per source, which are used nowhere else")
@@ -260,7 +271,7 @@ class Benchmark(Section):
     """A benchmark."""
 
     name: Name = of_benchmarks(..., "name in figures and tables")
-    source: Text = of_benchmarks(..., "a family, a registered set (`policygrain data list`) or a .jsonl file")
+    source: Text = of_benchmarks(..., "a synthetic family, a registered set (`policygrain data list`) or a .jsonl file")
     size: PositiveInt | None = key(("benchmarks",), None, "maximum number of problems; null: all, of a family 300")
     extraction: Extraction | None = of_evaluation(None, "how the answer is extracted; null: as in the study")
     sampling: Sampling | None = Field(None, description="sampling parameters; null: those of `evaluation`")
@@ -278,16 +289,21 @@ def distinct_names(benchmarks: list[Benchmark]) -> list[Benchmark]:
 class Evaluation(Section):
     """The evaluation of initial and final models on benchmarks."""
 
-    engine: Literal["auto", "vllm", "transformers"] = of_evaluation("auto", "auto: vllm if it is installed")
+    engine: Literal["auto", "vllm", "transformers"] = of_evaluation(
+        "auto", "inference engine; auto: vllm if it is installed, else transformers"
+    )
     sampling: Sampling = Field(Sampling(), description="sampling parameters of benchmarks that do not have their own")
     registered_sampling: bool = of_evaluation(
-        False, "n, temperature and top_p of registered benchmarks without `sampling` are as in `policygrain data list`"
+        False,
+        "registered benchmarks without `sampling` of their own have that of `policygrain data list`",
     )
     benchmarks: Annotated[list[Benchmark], AfterValidator(distinct_names)] = Field(
         min_length=1, description="benchmarks, in the order of figures and tables"
     )
     greedy: bool = of_evaluation(False, "decode one more response per problem, greedily, for a table of its own")
-    after_training: bool = of_evaluation(False, "evaluate in the process of training: saves start-up for tiny models")
+    after_training: bool = of_evaluation(
+        False, "evaluate in the process of training, with its engine: saves start-up time of tiny models"
+    )
     seed: Seed = of_evaluation(7, "sampling seed")
     stop: list[Text] = of_evaluation([], "a response ends before the first of these, for base models that go on")
 
@@ -320,8 +336,12 @@ class Training(Section):
         {}, "with trainer: command, metric → its name in the log; validation_accuracy is needed, from 0 to 1"
     )
     model: Text | None = of_run(None, "with trainer: command, the folder of the final model; null: not evaluated")
-    trl: dict[str, Any] = of_run({}, "further settings of TRL's GRPOConfig, such as fsdp or ddp_timeout")
-    verl: dict[str, Any] = of_run({}, "further settings of verl's ppo_trainer, as nested mappings")
+    trl: dict[str, Any] = of_run(
+        {}, "with trainer: trl, settings of its GRPOConfig for which a study has no key, such as fsdp or ddp_timeout"
+    )
+    verl: dict[str, Any] = of_run(
+        {}, "with trainer: verl, settings of its ppo_trainer for which a study has no key, as nested mappings"
+    )
     steps: PositiveInt = of_run(30, "training steps; each samples one batch")
     prompts_per_step: PositiveInt = of_run(16, "prompts per batch")
     group: int = of_run(8, "responses per prompt (group size G); a single one has no advantage", ge=2, le=100_000)
@@ -334,7 +354,9 @@ class Training(Section):
     max_grad_norm: PositiveFloat = of_run(1.0, "maximum gradient norm; larger gradients are scaled down")
     temperature: float = of_run(1.0, "temperature of rollouts, log-probabilities and entropy", gt=0, le=10)
     max_tokens: PositiveInt = of_run(112, "maximum length of a response (L_max), in tokens")
-    micro_batch_tokens: PositiveInt = of_nothing(2048, "maximum tokens of prompts and responses per forward pass")
+    micro_batch_tokens: PositiveInt = of_nothing(
+        2048, "maximum tokens of prompts and responses per forward pass; changes no result"
+    )
     engine: Literal["transformers", "vllm"] = of_run("transformers", "engine that samples rollouts")
     kv_gib: float | None = of_nothing(
         None,
@@ -399,7 +421,9 @@ class Experiment(Section):
 
     methods: Several[str] = of_figures(..., "names of presets or of methods defined under `methods`")
     seeds: Several[Seed] | None = of_figures(None, "seeds of the runs; null: the seeds of the study")
-    vary: dict[str, Several[Any]] = of_figures({}, "training keys with lists of values; every combination is run")
+    vary: dict[str, Several[Any]] = of_figures(
+        {}, "training keys with lists of values, numbers or words; every combination is run"
+    )
     evaluate: bool = of_figures(True, "evaluate the final models on the benchmarks")
     reference: str | None = of_figures(
         None,
@@ -461,7 +485,9 @@ class Study(Section):
     model: Model = Field(Model(), description="the model that training starts from")
     prompt: Prompt = Field(Prompt(), description="prompt format")
     data: Data = Field(description="training and validation problems")
-    grader: Literal["numeric", "math"] = of_policy("numeric", "of answers: exact comparison of numbers, or math-verify")
+    grader: Literal["numeric", "math"] = of_policy(
+        "numeric", "grader of answers: exact comparison of numbers, or math-verify"
+    )
     extraction: Extraction = of_policy(
         "boxed",
         r"how the answer is extracted from a response: boxed: the last complete \boxed{…}; answer_line: the last line "

@@ -3,7 +3,7 @@
 ARMS = EVALUATED if STUDY.evaluation.after_training and EVALUATED else ["{arm}"]
 
 
-# `models` are records of models, which are in the same folders; so are, afterwards, the responses.
+# The job reads the models in the folders of these records, and writes the responses there.
 rule evaluate:
     input:
         settings="results/{study}/settings/evaluation.json",

@@ -143,11 +143,12 @@ def start_model_(config: Config = CONFIG, results: Results = None, seeds: Seeds 
     from ..train.start_model import ensure_start_model
 
     read = recorded(config, results)
+    data = require_problems(read.folder)
     claim_gpu()
     for seed in seeds or read.study.seeds[:1]:
         made = read.folder.start(seed)
         beside = (StudyFolder(path).start(seed) for path in sorted(read.folder.path.parent.iterdir()))
-        ensure_start_model(read.study, seed, require_problems(read.folder), made, beside)
+        ensure_start_model(read.study, seed, data, made, beside)
         write_record(read.folder.start_record(seed), start_model(made))
 
 
@@ -284,7 +285,7 @@ def report(
 
 @app.command(rich_help_panel=STAGES)
 def track(config: Config = CONFIG, results: Results = None) -> None:
-    """Copy a study's records to MLflow, but those that it has."""
+    """Copy a study's records to MLflow, except those that are there already."""
     from .. import tracking
 
     read = recorded(config, results)

@@ -125,7 +125,7 @@ class Run:
         """Context of the steps from the state in a checkpoint on, or from the first one, with records and progress."""
         settings, path, compute = self.settings, self.folder.path, compute_name(self.policy.model)
         self.state = state = State(**saved) if saved is not None else State(compute=compute)
-        state.waiting = [(batch and batch.to(device()), metrics) for batch, metrics in state.waiting]
+        state.waiting = [(None if batch is None else batch.to(device()), metrics) for batch, metrics in state.waiting]
         if state.compute != compute:  # `auto` depends on the machine
             raise UserError(
                 f"{path}: the run was started with passes in {state.compute}, which here would be in {compute}. "

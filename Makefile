@@ -136,7 +136,7 @@ test-skyrl: .venv-skyrl/.ready
 # runs by verl.
 test-peers: .venv-peers/.ready .venv/.lab-ready
 	.venv-peers/bin/python -m pytest -q -p no:cacheprovider tests/integrations/test_verl.py \
-	    tests/integrations/test_tinker_prime_rl.py \
+	    tests/integrations/test_tinker.py \
 	    tests/objective/test_parity.py \
 	    lab/tests/test_same_name.py lab/tests/test_dump.py lab/tests/test_assert_tinker.py
 	$(BIN)/python -m pytest -m verl tests/trainers/test_verl_run.py lab/tests/test_assert_verl.py

@@ -1,7 +1,5 @@
 """Rollouts of another trainer, as rows of a file."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The anatomy of a batch: coefficients by hand, what must add up, which objectives are the same, and mistakes."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

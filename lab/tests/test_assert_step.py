@@ -1,7 +1,5 @@
 """`assert_step` and `assert_trl`: the gradient of a trainer's step, read from its weights."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`assert_tinker` on endpoints in this process; on a server: test_skyrl.py."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

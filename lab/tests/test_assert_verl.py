@@ -1,7 +1,5 @@
 """`assert_verl`: whole runs of verl on a CPU, by `make test-peers` (some minutes)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Ranges from a user's own rollouts: arithmetic, trainers' column names, and what is said about mistakes."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

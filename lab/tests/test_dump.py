@@ -1,7 +1,5 @@
 """Rollouts written in training with TRL, and by verl's losses: what was trained on, and nothing changes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

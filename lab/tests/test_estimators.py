@@ -1,7 +1,5 @@
 """Estimators of a real policy: what must hold on-policy, the same batches for all, and the record."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What both measurements of initial models share: their commands, what is recorded, and mistakes."""
 
-from __future__ import annotations
-
 import re
 import shutil
 

@@ -1,7 +1,5 @@
 """The engine against the old policy: shares by hand, and noise and bias that are simulated."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Gradients projected on random directions: against autograd's, and where they must be those of coefficients."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Squared means without noise and jackknife intervals, by hand and by simulation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The rule that chooses clip ranges, on made-up learning curves."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The pages of the research have the tables that their records give; ten of their numbers are recomputed otherwise."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rollouts are read from files: columns by trainers' names, what may be missing, and what is said about mistakes."""
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess

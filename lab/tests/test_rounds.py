@@ -1,7 +1,5 @@
 """One round by each method: paired, restored between methods, and the record."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`assert_tinker` and a custom loss on SkyRL's Tinker-compatible server, on a CPU: `make test-skyrl` (two minutes)."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

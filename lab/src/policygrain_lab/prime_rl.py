@@ -1,4 +1,4 @@
-"""prime-rl: a custom loss, `import_path = "policygrain.integrations.prime_rl.loss"` (docs/your-trainer.md).
+"""prime-rl: a custom loss, `import_path = "policygrain_lab.prime_rl.loss"` (lab/README.md).
 
 prime-rl divides the sum by the number of tokens of the step, so methods with a mean over tokens are exact. Nothing of
 prime-rl is imported: inputs and outputs are objects with the names that it uses.
@@ -10,9 +10,9 @@ import functools
 from types import SimpleNamespace
 from typing import Any
 
-from ..objective import Method
-from ..objective.batch import StepTotals, TokenBatch
-from .options import NEEDS, chosen, reads_entropies, refuse, warn_sampler
+from policygrain.integrations.options import NEEDS, chosen, reads_entropies, refuse, warn_sampler
+from policygrain.objective import Method
+from policygrain.objective.batch import StepTotals, TokenBatch
 
 
 def loss(inputs: Any, objective: str | Method = "dapo") -> SimpleNamespace:

@@ -1,6 +1,6 @@
-"""Losses for Tinker and prime-rl: loss and gradient are those of the whole step, and what cannot be is refused.
+"""Losses for Tinker: loss and gradient are those of the whole step, and what cannot be is refused.
 
-Of Tinker's SDK the static method that calls a loss is used, without a server: what is sent is −∂loss/∂log-probability.
+Of its SDK the static method that calls a loss is used, without a server: what is sent is −∂loss/∂log-probability.
 """
 
 import warnings
@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from policygrain import method
-from policygrain.integrations import prime_rl
 from policygrain.integrations.options import UnsupportedOption
 from policygrain.integrations.tinker import loss_function
 
@@ -29,7 +28,7 @@ each_objective = pytest.mark.parametrize("objective", OBJECTIVES, ids=[*NAMES, "
 def fields():
     """In float32 as Tinker sends them, and without entropies; the engine is the old policy."""
     made = random_fields(FOUR, 3, 0.4)
-    floats = {key: made[key].float() for key in ("log_probs", "old_log_probs", "advantages", "ref_log_probs")}
+    floats = {key: made[key].float() for key in ("log_probs", "old_log_probs", "advantages")}
     others = {"mask": made["mask"] & TOOLS.bool(), "rollout_log_probs": floats["old_log_probs"]}
     return floats | others | {"staleness": torch.tensor([0, 1, 2, 5])}
 
@@ -107,36 +106,7 @@ def test_a_field_that_is_missing_or_has_another_length_is_named(datum, name, cha
         loss_function(name)(data, log_probs)
 
 
-def prime_step(objective: Any, fields: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Loss and gradient of a step of prime-rl: responses without padding, one by one, over the number of tokens."""
-    log_probs = fields["log_probs"].clone().requires_grad_()
-    losses = []
-    for i, length in enumerate(FOUR):
-        own = slice(0, length)
-        inputs = SimpleNamespace(
-            trainer_logprobs=log_probs[i, own],
-            inference_logprobs=fields["old_log_probs"][i, own],
-            ref_logprobs=fields["ref_log_probs"][i, own],
-            advantages=fields["advantages"][i].expand(length),
-            loss_mask=fields["mask"][i, own],
-            loss_weights=None,
-        )
-        losses.append(prime_rl.loss(inputs, objective=objective).loss)
-    total = torch.stack(losses).sum() / int(fields["mask"].sum())
-    return total.detach(), torch.autograd.grad(total, log_probs)[0]
-
-
-TURNS = method("dapo", ratio={"name": "block", "layout": "turns", "weights": "uniform"})
-TOKEN_MEANS = ["bypass", "dapo", "tepo_v1", "mpo", "mpo_joint", "prefix_is", "reinforce"]
-
-
-@pytest.mark.parametrize("objective", [*TOKEN_MEANS, TURNS, method("dapo", penalties=["kl"])], ids=str)
-def test_methods_with_a_mean_over_tokens_are_exact_in_prime_rl(objective, fields):
-    torch.testing.assert_close(prime_step(objective, fields), loss_and_gradient(objective, fields))
-
-
-@pytest.mark.parametrize("trainer", ["tinker", "prime_rl"])
-def test_what_cannot_be_given_or_expressed_is_refused(trainer, fields):
-    for name, says in REFUSED[trainer]:
-        with pytest.raises(UnsupportedOption, match=says):
-            loss_function(name) if trainer == "tinker" else prime_step(name, fields)
+@pytest.mark.parametrize(("name", "says"), REFUSED["tinker"])
+def test_what_cannot_be_given_or_expressed_is_refused(name, says):
+    with pytest.raises(UnsupportedOption, match=says):
+        loss_function(name)

@@ -7,14 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, LlamaConfig, Qwen2Config
 
 from policygrain.errors import UserError
 from policygrain.model import vllm_engine as module
 from policygrain.model.device import device
 from policygrain.model.engine import Engine, Request
 from policygrain.model.loading import load_model
-from policygrain.model.torch_engine import SmallDecoder, TorchEngine
+from policygrain.model.small import SmallModel
+from policygrain.model.torch_engine import TorchEngine
 from policygrain.model.vllm_engine import GIB, VllmEngine, frozen_heap, machine_settings
 
 from ..support.engines import needs_vllm, random_rollouts, requests_of, save_tiny, score_responses, torch_engine
@@ -72,27 +73,40 @@ def test_a_response_ends_at_every_end_token_of_the_models_configuration(start):
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2])
-def test_the_small_decoder_equals_transformers(kv_heads, monkeypatch):
-    """The same tokens and log-probabilities, with grouped heads and without."""
+@pytest.mark.parametrize(("kind", "tied"), [(Qwen2Config, True), (LlamaConfig, False)])
+def test_a_small_model_equals_that_of_transformers(kind, tied, kv_heads, tmp_path, monkeypatch):
+    """The same tokens, log-probabilities and files, with grouped heads and without."""
     torch.manual_seed(0)
     sizes = {"hidden_size": 64, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
-    model = Qwen2ForCausalLM(Qwen2Config(vocab_size=40, num_key_value_heads=kv_heads, initializer_range=0.2, **sizes))
+    sizes |= {"vocab_size": 40, "eos_token_id": 1}
+    config = kind(num_key_value_heads=kv_heads, initializer_range=0.2, tie_word_embeddings=tied, **sizes)
+    model = AutoModelForCausalLM.from_config(config)
     for parameter in model.parameters():
         if parameter.ndim == 1:  # biases and norms are 0 and 1 in a new model, so an error in them would not show
             torch.nn.init.normal_(parameter, mean=1.0, std=0.2)
     engine = TorchEngine(model, eos_id=1, pad_id=0)
     requests = [Request(rollout.prompt, seed, 30) for seed, rollout in enumerate(random_rollouts(40, 20, 1))]
-    assert SmallDecoder.fits(model)
-    assert not SmallDecoder.fits(GPT2LMHeadModel(GPT2Config(vocab_size=40, n_embd=8, n_head=1, n_layer=1)))
-    for bias in ("attention_bias", "mlp_bias"):
-        assert not SmallDecoder.fits(LlamaForCausalLM(LlamaConfig(vocab_size=40, **{bias: True}, **sizes)))
     fast = engine.generate(requests)
-    monkeypatch.setattr(SmallDecoder, "fits", lambda model: False)
+    assert isinstance(engine.model, SmallModel)
+    for folder in (tmp_path / "plain", tmp_path / "small"):
+        model.save_pretrained(folder)
+        model = SmallModel.from_pretrained(folder, AutoConfig.from_pretrained(folder), torch.float32)
+    for file in ("model.safetensors", "config.json", "generation_config.json"):
+        assert (tmp_path / "small" / file).read_bytes() == (tmp_path / "plain" / file).read_bytes(), file
+    monkeypatch.setattr(SmallModel, "fits", lambda config: False)
+    engine.load_weights(AutoModelForCausalLM.from_pretrained(tmp_path / "small"))
     plain = engine.generate(requests)
     assert [r.ids for r in fast] == [r.ids for r in plain]
     assert len({len(r.ids) for r in plain}) > 3, "rows should end at different times"
     for a, b in zip(fast, plain, strict=True):
         assert a.log_probs == pytest.approx(b.log_probs, abs=1e-4)
+
+
+def test_other_models_are_not_small():
+    rope = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}
+    others = ({"attention_bias": True}, {"mlp_bias": True}, {"hidden_size": 2048}, {"rope_parameters": rope})
+    for config in (GPT2Config(), *(LlamaConfig(**{"hidden_size": 64, "vocab_size": 40} | other) for other in others)):
+        assert not SmallModel.fits(config)
 
 
 def test_the_cache_of_a_gpu_has_room_for_a_step_or_half_of_what_is_left(monkeypatch):

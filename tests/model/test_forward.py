@@ -4,16 +4,17 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.attention.varlen
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from policygrain.model import attention
 from policygrain.model.attention import Spans, Varlen
 from policygrain.model.device import device
 from policygrain.model.scoring import MTPHeads, log_probs_and_entropy, micro_batches, score_tokens
+from policygrain.model.small import SmallModel
 
 from ..support.engines import random_rollouts
 
@@ -61,14 +62,15 @@ def test_spans_and_the_flash_call_are_dense_attention_with_its_gradients(made, k
     generator = torch.Generator().manual_seed(seed)
     mask = dense_mask(made)
     inputs = [
-        torch.randn(1, heads, len(mask), 16, generator=generator, dtype=torch.float64, requires_grad=True)
+        torch.randn(len(mask), heads, 16, generator=generator, dtype=torch.float64, requires_grad=True)
         for heads in (4, kv_heads, kv_heads)
     ]
-    dense = F.scaled_dot_product_attention(*inputs, attn_mask=mask, scale=0.3, enable_gqa=True).transpose(1, 2)
+    q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in inputs)
+    dense = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=0.3, enable_gqa=True)[0].transpose(0, 1)
     by = torch.randn(dense.shape, generator=generator, dtype=torch.float64)
     expected = dense, *torch.autograd.grad(dense, inputs, by)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attention, "varlen_attn", flash_by_sequence)
+        patch.setattr(torch.nn.attention.varlen, "varlen_attn", flash_by_sequence)
         for kind in (Spans, Varlen):
             out = kind.of(*made, CPU)(*inputs, 0.3)
             found = out, *torch.autograd.grad(out, inputs, by)
@@ -78,15 +80,15 @@ def test_spans_and_the_flash_call_are_dense_attention_with_its_gradients(made, k
 def test_layers_in_autocast_give_the_flash_call_one_precision(monkeypatch):
     """Rotary embeddings return float32 queries and keys there, and values are in half precision."""
     made = torch.tensor([3]), torch.tensor([2]), torch.tensor([0])
-    q, k, v = torch.randn(1, 4, 5, 16), torch.randn(1, 2, 5, 16), torch.randn(1, 2, 5, 16).bfloat16()
+    q, k, v = torch.randn(5, 4, 16), torch.randn(5, 2, 16), torch.randn(5, 2, 16).bfloat16()
 
     def flash(*given: Tensor, **_: object) -> Tensor:
         assert {x.dtype for x in given[:3]} == {torch.bfloat16}
         return given[0]
 
-    monkeypatch.setattr(attention, "varlen_attn", flash)
+    monkeypatch.setattr(torch.nn.attention.varlen, "varlen_attn", flash)
     with torch.autocast("cpu", torch.bfloat16):
-        assert Varlen.of(*made, CPU)(q, k, v, None).shape == (1, 5, 4, 16)
+        assert Varlen.of(*made, CPU)(q, k, v).shape == (5, 4, 16)
 
 
 @pytest.mark.needs("gpu")
@@ -97,10 +99,10 @@ def test_the_kernel_of_a_gpu_is_as_exact_as_its_precision(kv_heads):
     made = torch.tensor([64, 3, 200]), torch.tensor([200, 0, 17, 128, 255]), torch.tensor([0, 1, 2, 2, 0])
     row = int(made[0].sum() + made[1].sum())
     exact = [
-        torch.randn(1, heads, row, 128, generator=generator, dtype=torch.float64).to(device())
+        torch.randn(row, heads, 128, generator=generator, dtype=torch.float64).to(device())
         for heads in (12, kv_heads, kv_heads)
     ]
-    by = torch.randn(1, row, 12, 128, generator=generator, dtype=torch.float64).to(device())
+    by = torch.randn(row, 12, 128, generator=generator, dtype=torch.float64).to(device())
 
     def results(kind: type[Spans] | type[Varlen], dtype: torch.dtype) -> list[Tensor]:
         inputs = [x.to(dtype).requires_grad_() for x in exact]
@@ -119,15 +121,17 @@ def small_qwen(heads: int, key_heads: int) -> Qwen2ForCausalLM:
     return Qwen2ForCausalLM(Qwen2Config(vocab_size=40, num_key_value_heads=key_heads, initializer_range=0.3, **sizes))
 
 
+@pytest.mark.parametrize("small", [False, True], ids=["transformers", "small"])
 @pytest.mark.parametrize("heads", [(4, 4), (4, 2)], ids=["all heads", "grouped heads"])
-def test_a_packed_pass_equals_one_pass_per_response(heads):
+def test_a_packed_pass_equals_one_pass_per_response(heads, small):
     """Log-probabilities, entropies and gradients of the packed pass against plain forward passes, one per response."""
     model = small_qwen(*heads)
+    packed: Any = SmallModel(model.config, model.state_dict()) if small else model
     rollouts = random_rollouts(14, 20, 50)
     rollouts[3].ids = rollouts[3].ids[:1]  # a single token is predicted but never an input
-    log_probs, entropy = score_tokens(model, rollouts, temperature=0.7)[:2]
+    log_probs, entropy = score_tokens(packed, rollouts, temperature=0.7)[:2]
     (log_probs + 0.1 * entropy).sum().backward()
-    gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    gradient = torch.cat([p.grad.flatten() for p in packed.parameters()])
     model.zero_grad()
     for row, (prompt, response) in enumerate((r.prompt, r.ids) for r in rollouts):
         log_p = (model(torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1] / 0.7).log_softmax(-1)
@@ -136,7 +140,7 @@ def test_a_packed_pass_equals_one_pass_per_response(heads):
         assert torch.allclose(entropy[row, : len(response)], h, atol=1e-4)
         assert not log_probs[row, len(response) :].any()
         (chosen + 0.1 * h).sum().backward()
-    plain = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    plain = torch.cat([p.grad.flatten() for p in model.parameters()])
     assert (gradient - plain).norm() < 1e-5 * plain.norm()
 
 

@@ -23,7 +23,7 @@ def save_tiny(folder: Path, tokenizer: Any = None, scale: float = 1.0, **sizes: 
     tokenizer = tokenizer or character_tokenizer()
     model = tiny_model(TinyModel(**{"hidden": 32, "intermediate": 64, "layers": 1, "heads": 1} | sizes), tokenizer, 0)
     with torch.no_grad():
-        model.get_input_embeddings().weight.mul_(scale)
+        model.unembedding.mul_(scale)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)

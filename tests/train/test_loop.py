@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import torch
 from safetensors import SafetensorError
-from transformers import PreTrainedModel
 
 from policygrain.cli import main
 from policygrain.errors import Stopped, UserError
 from policygrain.files import read_json_lines
 from policygrain.model.loading import load_model
+from policygrain.model.small import SmallModel
 from policygrain.model.torch_engine import TorchEngine
 from policygrain.objective import method_names
 from policygrain.train import loop
@@ -153,7 +153,7 @@ def test_the_age_of_a_batch_is_that_of_its_anchor(made, tmp_path):
     """A-3PO is `bypass` up to an age of one step; at two its anchor is half way and kl_old a quarter."""
     rows = {}
     for name in ("a3po", "bypass"):
-        study = study_of(name, steps=3, updates_per_batch=1, group=12, off_policy_steps=2)
+        study = study_of(name, steps=3, updates_per_batch=1, group=12, off_policy_steps=2, learning_rate=3e-4)
         rows[name] = trained(study, tmp_path / name, made)[:-1]
     assert rows["a3po"][:2] == rows["bypass"][:2]
     whole, half = (rows[name][2]["kl_old"] for name in ("bypass", "a3po"))
@@ -197,6 +197,14 @@ def test_an_engine_that_is_not_the_policy_ends_the_run(made, tmp_path, monkeypat
     assert_same_end(train_small(study, tmp_path / "run", *made), tmp_path / "whole")
 
 
+def test_training_a_tiny_model_imports_nothing_that_generates(made):
+    """These imports take as long as all others together, in each process of a study."""
+    code = "import sys, policygrain.train.loop; from policygrain.model.loading import load_model as load\n"
+    code += "load(sys.argv[1], small=True); print({'sympy', 'transformers.modeling_utils'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code, made[1]], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
 def test_a_gradient_that_is_not_finite_ends_the_run(made, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda *_: torch.tensor(math.inf))
     with pytest.raises(UserError, match=r"run: step 0: the gradient is not finite .*a lower learning rate"):
@@ -204,13 +212,13 @@ def test_a_gradient_that_is_not_finite_ends_the_run(made, tmp_path, monkeypatch)
 
 
 def test_a_final_model_that_cannot_be_written_is_one_message_and_the_next_run_ends(made, whole, tmp_path, monkeypatch):
-    def full(self: PreTrainedModel, folder: Path, **_: Any) -> None:
+    def full(self: SmallModel, folder: Path, **_: Any) -> None:
         folder.mkdir()
         raise SafetensorError("I/O error: No space left on device")
 
     refused = pytest.raises(UserError, match=r"the model cannot be written: .*No space")
     with monkeypatch.context() as patch, refused:
-        patch.setattr(PreTrainedModel, "save_pretrained", full)
+        patch.setattr(SmallModel, "save_pretrained", full)
         train_small(small_study(**HARD), tmp_path / "run", *made)
     train_small(small_study(**HARD), tmp_path / "run", *made)
     assert_same_end(tmp_path / "run", whole)

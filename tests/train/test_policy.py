@@ -66,7 +66,7 @@ def test_a_pass_is_on_the_models_device_and_reads_no_number_before_its_end(name,
     def flash(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: object, **__: object) -> torch.Tensor:
         return query + 0 * (key.sum() + value.sum())
 
-    monkeypatch.setattr("policygrain.model.attention.varlen_attn", flash)
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", flash)
     monkeypatch.setattr(Varlen, "runs", lambda *_: True)
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda _: False)  # it does not know this device
     model, chosen, batch = load_model(str(made[1]))[0].to("meta"), method(name), random_batch()

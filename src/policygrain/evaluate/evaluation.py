@@ -175,7 +175,7 @@ def sample(queries: Sequence[Query], engine: str, model: str, folder: Evaluation
     missing = [i for i in range(len(queries)) if i not in have]
     # Longest first, so that the last sequences, which run in small batches, are short.
     missing.sort(key=lambda i: (queries[i].request.max_tokens, len(queries[i].request.prompt_ids)), reverse=True)
-    running = open_engine(engine, model, *load_model(model)) if missing else None
+    running = open_engine(engine, model, *load_model(model, small=True)) if missing else None
     while running and missing:
         chunk, missing = missing[:CHUNK], missing[CHUNK:]
         have |= zip(chunk, running.generate([queries[i].request for i in chunk]), strict=True)

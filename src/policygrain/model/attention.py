@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.varlen import varlen_attn
 
 
 class Span(NamedTuple):
@@ -49,20 +48,18 @@ class Spans:
         order = torch.cat([span.queries[span.valid] for span in spans]).argsort()
         return cls([Span(*to_device(span, place)) for span in spans], *to_device([order], place))
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
-        """[1, heads, row, size] each, keys and values perhaps with fewer heads → [1, row, heads, size]."""
-        q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))  # [row, heads, size]
-        outputs = []
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None = None) -> Tensor:
+        """[row, heads, size] each, keys and values perhaps with fewer heads → [row, heads, size]."""
+        grouped, outputs = query.shape[1] != key.shape[1], []
         for span in self.spans:
             rows = [
                 x.index_select(0, at.flatten()).unflatten(0, at.shape).transpose(1, 2)
-                for x, at in ((q, span.queries), (k, span.keys), (v, span.keys))
+                for x, at in ((query, span.queries), (key, span.keys), (value, span.keys))
             ]
-            out = F.scaled_dot_product_attention(
-                rows[0], rows[1], rows[2], attn_mask=span.mask, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
-            )
+            q, k, v = rows
+            out = F.scaled_dot_product_attention(q, k, v, attn_mask=span.mask, scale=scale, enable_gqa=grouped)
             outputs.append(out.transpose(1, 2)[span.valid])
-        return torch.cat(outputs).index_select(0, self.order).unsqueeze(0)
+        return torch.cat(outputs).index_select(0, self.order)
 
 
 @dataclass(frozen=True)
@@ -93,9 +90,11 @@ class Varlen:
         keys, queries_end, keys_end = to_device((start + place_in_sequence, queries_end, keys_end), place)
         return cls(keys, queries_end, keys_end, (int(own.max()), int(total.max())))
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
-        """[1, heads, row, size] each, keys and values perhaps with fewer heads → [1, row, heads, size]."""
-        q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None = None) -> Tensor:
+        """[row, heads, size] each, keys and values perhaps with fewer heads → [row, heads, size]."""
+        from torch.nn.attention.varlen import varlen_attn  # it imports torch's compiler
+
+        q, k, v = query, key, value
         if torch.is_autocast_enabled(query.device.type):  # rotary embeddings return queries and keys in float32
             q, k, v = (x.to(torch.get_autocast_dtype(query.device.type)) for x in (q, k, v))
         k, v = (x.index_select(0, self.keys) for x in (k, v))
@@ -106,7 +105,7 @@ class Varlen:
             out.register_hook(lambda _: _fixed_order(refuses=True))
             first = next(x for x in (q, k, v) if x.requires_grad)  # an adapter may leave queries without gradient
             first.register_hook(lambda _: _fixed_order(refuses=False))
-        return out.unsqueeze(0)
+        return out
 
     @staticmethod
     def runs(place: torch.device, dtype: torch.dtype, head_size: int) -> bool:

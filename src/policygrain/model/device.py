@@ -16,10 +16,9 @@ from typing import IO, TYPE_CHECKING
 import torch
 
 from ..errors import UserError
+from .small import LanguageModel
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
     from ..study.schema import Training
 
 CLAIM = "POLICYGRAIN_GPU"  # the GPU that this process, or one that started it, has taken
@@ -126,22 +125,22 @@ def has_fast_bfloat16() -> bool:
     return any(capabilities.get(name) for name in ("amx_bf16", "avx512_bf16"))
 
 
-def set_compute_dtype(model: PreTrainedModel, dtype: torch.dtype) -> None:
+def set_compute_dtype(model: LanguageModel, dtype: torch.dtype) -> None:
     """Set the precision of the passes of ``model``, see `compute_dtype` and `forward_precision`."""
     model.policygrain_compute_dtype = dtype  # type: ignore[assignment]
 
 
-def compute_dtype(model: PreTrainedModel) -> torch.dtype:
+def compute_dtype(model: LanguageModel) -> torch.dtype:
     """The precision of the model's passes: that of its weights unless another was set."""
     return getattr(model, "policygrain_compute_dtype", None) or model.dtype
 
 
-def compute_name(model: PreTrainedModel) -> str:
+def compute_name(model: LanguageModel) -> str:
     """The precision of the model's passes by name, such as `bfloat16`."""
     return str(compute_dtype(model)).removeprefix("torch.")
 
 
-def forward_precision(model: PreTrainedModel) -> AbstractContextManager[object]:
+def forward_precision(model: LanguageModel) -> AbstractContextManager[object]:
     """Context of the layers' forward pass: autocast if its precision differs from that of the weights."""
     dtype = compute_dtype(model)
     return nullcontext() if dtype == model.dtype else torch.autocast(device().type, dtype)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from transformers import PreTrainedModel
+from .small import LanguageModel
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Engine(Protocol):
     def generate(self, requests: Sequence[Request]) -> list[Rollout]:
         """One response per request, in order."""
 
-    def load_weights(self, model: PreTrainedModel) -> None:
+    def load_weights(self, model: LanguageModel) -> None:
         """Use the current weights of ``model`` from now on."""
 
     def sleep(self) -> None:

@@ -11,16 +11,19 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, Qwen2Tokenizer
 
 from ..errors import UserError
 from ..study.schema import Lora
 from .device import device
+from .small import WEIGHTS, LanguageModel, SmallModel
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 FUSED = ("llama", "qwen2", "qwen3")  # architectures whose norms are plain RMS norms
 
@@ -31,15 +34,26 @@ def load_model(
     dtype: str = "float32",
     place: torch.device | None = None,
     fused: bool = True,
-) -> tuple[PreTrainedModel, Any]:
+    small: bool = False,
+) -> tuple[Any, Any]:
     """A causal model on the device ``place`` (None: `device()`) and its tokenizer. UserError if they cannot be loaded.
 
     ``fused``: with the kernels of `fuse_layers` where there is a GPU; they have one backward pass and no forward mode.
+    ``small``: a `SmallModel` where it is one and there is no GPU, else the model of transformers.
     """
-    tokenizer = load_tokenizer(start, revision)
+    folder, precision = Path(start), getattr(torch, dtype)
     with _readable(start):
-        model = AutoModelForCausalLM.from_pretrained(start, revision=revision, dtype=getattr(torch, dtype))
-    model.to(place or device())  # type: ignore[arg-type]
+        config = AutoConfig.from_pretrained(start, revision=revision)
+        small = small and not torch.cuda.is_available() and (folder / WEIGHTS).exists() and SmallModel.fits(config)
+        if small:
+            model: Any = SmallModel.from_pretrained(folder, config, precision)
+        else:
+            from transformers import AutoModelForCausalLM
+
+            model = AutoModelForCausalLM.from_pretrained(start, revision=revision, dtype=precision)
+    # The class that AutoTokenizer opens for every Qwen2.
+    tokenizer = load_tokenizer(start, revision, Qwen2Tokenizer if small and config.model_type == "qwen2" else None)
+    model.to(place or device())
     if fused and torch.cuda.is_available() and dtype != "float64":
         fuse_layers(model)
     gc.enable()
@@ -82,10 +96,15 @@ def _with_forward(modules: Iterable[Any], forward: Callable[[Any, Tensor], Any])
         module.__class__ = type(kind.__name__, (kind,), {"forward": forward})
 
 
-def load_tokenizer(start: str, revision: str | None = None) -> Any:
-    """The tokenizer, with a padding token. UserError if it cannot be loaded or has no end-of-sequence token."""
+def load_tokenizer(start: str, revision: str | None = None, kind: Any = None) -> Any:
+    """The tokenizer, with a padding token. UserError if it cannot be loaded or has no end-of-sequence token.
+
+    ``kind``: its class (None: as its files say, for which transformers imports what generates, too).
+    """
+    if kind is None:
+        from transformers import AutoTokenizer as kind
     with _readable(start):
-        tokenizer = AutoTokenizer.from_pretrained(start, revision=revision)
+        tokenizer = kind.from_pretrained(start, revision=revision)
     if tokenizer.eos_token_id is None:
         raise UserError(f"model {start!r}: its tokenizer has no end-of-sequence token.")
     if tokenizer.pad_token_id is None:
@@ -137,20 +156,20 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> None:
     set_peft_model_state_dict(model, {name.removeprefix(prefix): weight for name, weight in saved.items()})
 
 
-def has_adapter(model: PreTrainedModel) -> bool:
+def has_adapter(model: LanguageModel) -> bool:
     """Whether ``model`` has a LoRA adapter."""
     return bool(getattr(model, "_hf_peft_config_loaded", False))
 
 
 def _full_tensor(tensor: Tensor) -> Tensor:
     """The whole value of a tensor that FSDP has sharded, a collective operation; else the tensor itself."""
-    if not isinstance(tensor, DTensor):
+    if not hasattr(tensor, "full_tensor"):  # no DTensor, whose module takes seconds to import
         return tensor
     on_device: Any = tensor.to(device())  # NCCL transfers only tensors on a GPU
     return on_device.full_tensor()
 
 
-def full_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
+def full_weights(model: LanguageModel) -> Iterator[tuple[str, Tensor]]:
     """Each name and value of a weight, unsharded one at a time, with an adapter merged into the weights."""
     for name, tensor in model.state_dict().items():
         if ".lora_" in name:  # between a module's name and A or B, as peft names them
@@ -164,21 +183,26 @@ def full_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
 
 
 def merged(
-    model: PreTrainedModel, place: torch.device | None = None, keep: bool = True, dtype: torch.dtype | None = None
-) -> PreTrainedModel | None:
+    model: LanguageModel, place: torch.device | None = None, keep: bool = True, dtype: torch.dtype | None = None
+) -> LanguageModel | None:
     """A model with the full, merged weights: ``model`` itself if its own weights are these, else a copy.
 
     The copy is on the device ``place`` (None: where the weights are), in ``dtype`` (None: theirs). With ``keep=False``
     the result is None: this rank only takes part in gathering the weights for the others.
     """
-    sharded = any(isinstance(p, DTensor) for p in model.parameters())
+    sharded = any(hasattr(p, "full_tensor") for p in model.parameters())
     if not (sharded or has_adapter(model)) and dtype in (None, model.dtype):
         return model
     weights = {name: tensor.to(device=place, dtype=dtype) for name, tensor in full_weights(model) if keep}
     if not keep:
         return None
+    if isinstance(model, SmallModel):
+        return SmallModel(model.config, weights, model.generation_config).eval()
+    from transformers import AutoModelForCausalLM
+
     with torch.device("meta"):
         plain: PreTrainedModel = AutoModelForCausalLM.from_config(model.config)
+    plain.generation_config = model.generation_config
     plain.load_state_dict(weights, assign=True)
     plain.tie_weights()
     for name, buffer in model.named_buffers():  # rotary frequencies, which are in no state dict

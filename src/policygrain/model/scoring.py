@@ -11,19 +11,22 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
-from transformers import AttentionInterface, PreTrainedModel
 
 from ..errors import UserError
 from .attention import Spans, Varlen, packed_positions, to_device
 from .device import compute_dtype, forward_precision
 from .engine import Rollout
+from .small import LanguageModel, SmallModel, head_size
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 NAME = "policygrain_packed"  # of the attention of a packed row, in transformers
 # The logits of 8,192 tokens over a vocabulary of 151,936 take 5 GB in float32, and there are several tensors of that
@@ -89,25 +92,19 @@ class Packed:
 
 
 def score_tokens(
-    model: PreTrainedModel,
+    model: LanguageModel,
     rollouts: Sequence[Rollout],
     temperature: float,
     entropy_gradient: bool = True,
     heads: MTPHeads | None = None,
 ) -> TokenScores:
     """Score the response tokens of ``rollouts`` in one pass. UserError if the output layer is no plain linear one."""
-    place, config = model.device, model.config.get_text_config()
-    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    place, size = model.device, head_size(model.config.get_text_config())
     packed = Packed.of(rollouts, place, Varlen if Varlen.runs(place, compute_dtype(model), size) else Spans)
-    with forward_precision(model), _packed(model):
-        out = model.base_model(input_ids=packed.ids, position_ids=packed.positions, use_cache=False, packed=packed)
+    with forward_precision(model):
+        states, weight, bias = _states_and_output(model, packed)
     # Unlike indexing, whose backward pass sorts the indices on a GPU.
-    hidden: Tensor = out.last_hidden_state[0].index_select(0, packed.predicts)
-    unembed = model.get_output_embeddings()
-    if not isinstance(unembed, nn.Linear):
-        kind = type(unembed).__name__
-        raise UserError(f"model: its output layer is a {kind}; only a plain linear one can be trained.")
-    weight, bias = unembed.weight, unembed.bias
+    hidden = states.index_select(0, packed.predicts)
     compute = compute_dtype(model) if hidden.is_cuda else None
     found = log_probs_and_entropy(hidden, weight, bias, packed.targets, temperature, entropy_gradient, compute)
     scores = TokenScores(*map(packed.padded, found))
@@ -146,9 +143,25 @@ def micro_batches(rollouts: Sequence[Rollout], token_budget: int) -> list[Tensor
     return [torch.tensor(rows) for rows in batches]
 
 
+def _states_and_output(model: LanguageModel, packed: Packed) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Hidden states [row, width], and weight and bias of the output layer."""
+    if isinstance(model, SmallModel):
+        states = model(packed.ids[0], packed.positions[0], lambda _, *qkv: packed.attention(*qkv))
+        return states, model.unembedding, None
+    with _packed(model):
+        out = model.base_model(input_ids=packed.ids, position_ids=packed.positions, use_cache=False, packed=packed)
+    unembed = model.get_output_embeddings()
+    if not isinstance(unembed, nn.Linear):
+        raise UserError(f"model: its output layer is a {type(unembed).__name__}; only a linear one can be trained.")
+    return out.last_hidden_state[0], unembed.weight, unembed.bias
+
+
 @contextmanager
 def _packed(model: PreTrainedModel) -> Iterator[None]:
     """Context in which the model's layers use packed attention; they look its name up in the configuration."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(NAME, _packed_attention)
     before = model.config._attn_implementation
     model.config._attn_implementation = NAME
     try:
@@ -170,10 +183,8 @@ def _packed_attention(
     """Attention of a packed row, [1, heads, row, size] → [1, row, heads, size]."""
     if options.get("sliding_window") is not None:
         raise UserError("model: layers of sliding-window attention cannot be trained yet.")
-    return packed.attention(query, key, value, options.get("scaling")), None
-
-
-AttentionInterface.register(NAME, _packed_attention)
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    return packed.attention(q, k, v, options.get("scaling")).unsqueeze(0), None
 
 
 def recompute_layers(model: PreTrainedModel) -> None:

@@ -1,40 +1,40 @@
-"""Sampling with the transformers model itself, for tiny models and for machines without vLLM.
-
-For a model of a hundred thousand parameters the module calls of transformers, and its cache, which is concatenated for
-each token, take longer than the arithmetic. `SmallDecoder` does this alone, with a cache that is written in place.
-"""
+"""Sampling without vLLM: with the model of transformers, or with a `SmallModel`, whose cache is written in place."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel
 
 from .device import compute_dtype
 from .engine import Request, Rollout
 from .loading import merged
+from .small import LanguageModel, SmallModel
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 # Finished rows are removed from the batch once less than this share of its rows is still running.
 KEEP_SHARE = 0.85
-SMALL = 10_000_000  # parameters; up to about this size the overhead of module calls matters
 
 
 class TorchEngine:
     """Samples in left-padded batches of prompts of similar length, with a random stream per request."""
 
-    def __init__(self, model: PreTrainedModel, eos_id: int, pad_id: int, batch_size: int = 256) -> None:
+    def __init__(self, model: LanguageModel, eos_id: int, pad_id: int, batch_size: int = 256) -> None:
         self.eos_id, self.pad_id, self.batch_size = eos_id, pad_id, batch_size
         self.load_weights(model)
 
-    def load_weights(self, model: PreTrainedModel) -> None:
+    def load_weights(self, model: LanguageModel) -> None:
         """Sample from ``model``; from a copy if it is sharded, has an adapter or computes in another precision."""
         full = merged(model, dtype=compute_dtype(model))
         assert full is not None
+        if not isinstance(full, SmallModel) and SmallModel.fits(full.config):
+            full = SmallModel(full.config, full.state_dict(), full.generation_config)
         self.model = full
         # A response ends at any of these, as in vLLM; chat models often have an end of the turn and one of the text.
         configured = getattr(full.generation_config, "eos_token_id", None)
@@ -70,12 +70,11 @@ class TorchEngine:
         ids = torch.tensor([[self.pad_id] * (width - len(p)) + list(p) for p in prompts], device=device)
         prompt_mask = torch.tensor([[False] * (width - len(p)) + [True] * len(p) for p in prompts], device=device)
         position = (prompt_mask.long().cumsum(1) - 1).clamp(min=0)  # counted from the first token
-        prefill = decode = Decoder(self.model)
-        logits = prefill(ids, position, prompt_mask)[prompt_of]
-        if SmallDecoder.fits(self.model):
-            decode = SmallDecoder(self.model, prefill.cache, width + longest)
+        model, length = self.model, width + longest
+        decode = SmallDecoder(model, length) if isinstance(model, SmallModel) else Decoder(model)
+        logits = decode(ids, position, prompt_mask)[prompt_of]
         decode.select_rows(prompt_of)
-        attention = torch.zeros((len(requests), width + longest), dtype=torch.bool, device=device)
+        attention = torch.zeros((len(requests), length), dtype=torch.bool, device=device)
         attention[:, :width] = prompt_mask[prompt_of]
         position = position[prompt_of, -1]
 
@@ -149,7 +148,9 @@ class Sampling:
 class Decoder:
     """Next-token logits of any model, with a cache of keys and values."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
+        from transformers import DynamicCache
+
         self.model, self.cache = model, DynamicCache()
 
     def select_rows(self, rows: Tensor) -> None:
@@ -173,71 +174,41 @@ class Decoder:
 
 
 class SmallDecoder(Decoder):
-    """The same for a small Qwen2 or Llama model, whose weights it copies: they must not change while it is used.
+    """The same for a small model, whose weights it copies: they must not change while it is used.
 
-    It goes on from a cache of prompts, a token a time, up to ``length`` tokens in a row.
+    It starts with prompts and goes on a token a time, up to ``length`` tokens in a row. Its cache is written in place.
     """
 
-    def __init__(self, model: Any, cache: DynamicCache, length: int) -> None:
-        config: Any = model.config
-        decoder: Any = model.base_model
-        self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
-        self.eps, self.size = config.rms_norm_eps, decoder.layers[0].self_attn.head_dim
-        self.embed, self.final = decoder.embed_tokens.weight, decoder.norm.weight
-        self.unembed: Tensor = model.get_output_embeddings().weight
-        positions = torch.arange(config.max_position_embeddings, device=self.embed.device).unsqueeze(0)
-        cos, sin = decoder.rotary_emb(self.embed, positions)
-        self.cos, self.sin = cos[0], sin[0]  # [positions, size]
-        self.sin[:, : self.size // 2].neg_()  # so that a rotation only exchanges the halves of a vector
-        self.layers = [self._weights(layer) for layer in decoder.layers]
-        self.used, self.length = cache.get_seq_length(), length
-        layers: Any = cache.layers
-        self.buffers = [x for layer in layers for x in (layer.keys, layer.values)]  # of each layer, in turn
-
-    @staticmethod
-    def fits(model: PreTrainedModel) -> bool:
-        """Whether ``model`` has a supported architecture and is small enough for this to be faster."""
-        config: Any = model.config
-        special = ("use_sliding_window", "attention_dropout", "attention_bias", "mlp_bias")  # a bias of the output, too
-        if config.model_type not in ("qwen2", "llama"):  # others may lack some of the keys
-            return False
-        plain = config.hidden_act == "silu" and not any(getattr(config, name, False) for name in special)
-        return plain and model.num_parameters() <= SMALL
-
-    @staticmethod
-    def _weights(layer: Any) -> tuple[Any, ...]:
-        """Weights of a layer, with projections of the same input concatenated."""
-        attention, mlp, norms = layer.self_attn, layer.mlp, (layer.input_layernorm, layer.post_attention_layernorm)
-        projections = [attention.q_proj, attention.k_proj, attention.v_proj]
-        qkv = torch.cat([p.weight for p in projections])
-        bias = None if attention.q_proj.bias is None else torch.cat([p.bias for p in projections])
-        gate_up = torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])
-        return *(norm.weight for norm in norms), qkv, bias, attention.o_proj.weight, gate_up, mlp.down_proj.weight
+    def __init__(self, model: SmallModel, length: int) -> None:
+        self.small, self.layers, self.used, self.length = model, model.layers(), 0, length
+        self.buffers: list[list[Tensor]] = []  # of each layer, keys and values: [rows, heads, tokens, size]
 
     def select_rows(self, rows: Tensor) -> None:
         """As in `Decoder`; the buffers then have room for ``length`` tokens."""
-        for i, x in enumerate(self.buffers):
-            self.buffers[i] = x.new_empty((len(rows), x.shape[1], self.length, x.shape[3]))
-            torch.index_select(x[:, :, : self.used], 0, rows, out=self.buffers[i][:, :, : self.used])
+        for layer in self.buffers:
+            for i, x in enumerate(layer):
+                layer[i] = x.new_empty((len(rows), x.shape[1], self.length, x.shape[3]))
+                torch.index_select(x[:, :, : self.used], 0, rows, out=layer[i][:, :, : self.used])
 
     def __call__(self, ids: Tensor, position: Tensor, attention: Tensor) -> Tensor:
         """As in `Decoder`."""
-        x = self.embed[ids.squeeze(1)]
-        cos, sin = self.cos[position], self.sin[position]
-        mask = torch.where(attention, 0.0, -torch.inf).to(x.dtype)
-        rotated, end = self.heads + self.kv_heads, self.used + 1
-        for layer, keys, values in zip(self.layers, self.buffers[::2], self.buffers[1::2], strict=True):
-            first_norm, second_norm, to_qkv, bias, to_out, gate_up, down = layer
-            h = F.rms_norm(x, x.shape[-1:], first_norm, self.eps)
-            qkv = F.linear(h, to_qkv, bias).unflatten(1, (-1, self.size))
-            qk = qkv[:, :rotated]
-            qk = torch.addcmul(qk * cos, qk.roll(self.size // 2, -1), sin)
-            keys[:, :, self.used], values[:, :, self.used] = qk[:, self.heads :], qkv[:, rotated:]
-            q, k, v = qk[:, : self.heads].unsqueeze(2), keys[:, :, :end], values[:, :, :end]
-            out = F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=self.heads != self.kv_heads)
-            x = x + F.linear(out.flatten(1), to_out)
-            h = F.rms_norm(x, x.shape[-1:], second_norm, self.eps)
-            gate, up = F.linear(h, gate_up).chunk(2, 1)
-            x = x + F.linear(F.silu(gate) * up, down)
+        (rows, tokens), model, end = ids.shape, self.small, self.used + ids.shape[1]
+        if not self.used:  # padding attends to itself, because values of an empty sum would be NaN
+            causal = torch.ones((tokens, tokens), dtype=torch.bool, device=ids.device).tril()
+            attention = (attention[:, None, None] & causal) | causal.diag().diag()
+        mask = torch.where(attention, 0.0, -torch.inf).to(model.dtype)
+
+        def attend(number: int, *qkv: Tensor) -> Tensor:
+            q, k, v = (x.view(rows, tokens, -1, model.size).transpose(1, 2) for x in qkv)
+            if self.used:
+                keys, values = self.buffers[number]
+                keys[:, :, self.used : end], values[:, :, self.used : end] = k, v
+                k, v = keys[:, :, :end], values[:, :, :end]
+            else:
+                self.buffers.append([k, v])
+            out = F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=model.heads != model.kv_heads)
+            return out.transpose(1, 2)
+
+        states = model(ids.flatten(), position.flatten(), attend, self.layers)
         self.used = end
-        return F.linear(F.rms_norm(x, x.shape[-1:], self.final, self.eps), self.unembed).float()
+        return F.linear(states.view(rows, tokens, -1)[:, -1], model.unembedding).float()

@@ -14,12 +14,12 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from transformers import AutoConfig, PreTrainedModel
 
 from ..errors import UserError
 from .device import compute_name, fits_beside_updates
 from .engine import Engine, Request, Rollout
 from .loading import full_weights
+from .small import LanguageModel, head_size
 
 MAX_SEQUENCES = 512
 GIB = 2**30
@@ -39,7 +39,7 @@ def resolve_engine(name: str) -> str:
 def open_engine(
     name: str,
     start: str,
-    model: PreTrainedModel,
+    model: LanguageModel,
     tokenizer: Any,
     *,
     revision: str | None = None,
@@ -103,6 +103,7 @@ class VllmEngine:
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         import vllm
+        from transformers import AutoConfig
 
         distributed = dist.is_initialized()
         config: Any = AutoConfig.from_pretrained(start, revision=revision)
@@ -110,8 +111,7 @@ class VllmEngine:
         dtype = dtype or str(config.dtype or "float32").removeprefix("torch.")
         text = config.get_text_config()
         context, heads = text.max_position_embeddings, getattr(text, "num_key_value_heads", text.num_attention_heads)
-        size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-        of_token = 2 * text.num_hidden_layers * heads * size * getattr(torch, dtype).itemsize  # keys and values
+        of_token = 2 * text.num_hidden_layers * heads * head_size(text) * getattr(torch, dtype).itemsize  # keys, values
         needed = None if tokens is None else max(tokens, context) * of_token
         machine = machine_settings(context, kv_gib, colocated, needed)
         self._sleeps = bool(machine.get("enable_sleep_mode"))
@@ -183,7 +183,7 @@ class VllmEngine:
             responses.append(Rollout(request.prompt_ids, ids, best.finish_reason == "stop", log_probs))
         return responses
 
-    def load_weights(self, model: PreTrainedModel) -> None:
+    def load_weights(self, model: LanguageModel) -> None:
         """Wake the engine if it sleeps, copy the weights of ``model`` into it and reset its prefix cache."""
         if self._asleep:
             self._fits = fits_beside_updates(self._released)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from ..errors import UserError
 from ..model.attention import to_device
 from ..model.device import compute_dtype
 from ..model.engine import Rollout
 from ..model.scoring import TokenScores
+from ..model.small import LanguageModel
 from ..objective import Method
 from ..objective.batch import StepTotals, TokenBatch
 from ..objective.loss import effective_sample_share, log_weights, rollout_weights
@@ -204,7 +204,7 @@ def _of_correction(method: Method, tokens: TokenBatch, engine: Tensor) -> dict[s
     }
 
 
-def check_mismatch(metrics: dict[str, float], model: PreTrainedModel, bound: float | None) -> None:
+def check_mismatch(metrics: dict[str, float], model: LanguageModel, bound: float | None) -> None:
     """UserError if engine and ``model`` differ by more than ``bound`` nats per token; None: than rounding explains."""
     bound = ROUNDING[compute_dtype(model)] if bound is None else bound
     if not metrics["mismatch_mean"] <= bound:  # NaN is no small difference

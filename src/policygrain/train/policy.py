@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
 
 from ..errors import UserError
 from ..model.device import device, fits_beside_updates, resolve_compute, set_compute_dtype
 from ..model.engine import Rollout
 from ..model.loading import add_adapter, load_model
 from ..model.scoring import MTPHeads, TokenScores, micro_batches, recompute_layers, score_tokens
+from ..model.small import LanguageModel
 from ..objective import Method
 from ..objective.batch import StepTotals
 from ..objective.loss import merge_metrics
@@ -29,9 +29,9 @@ from .batch import Batch, width_of
 class Policy:
     """The model that a run trains, and the reference policy (the initial model) for the KL divergence."""
 
-    model: PreTrainedModel
+    model: LanguageModel
     tokenizer: Any
-    reference: PreTrainedModel | None  # in host memory; None: the reference policy is ``model`` without its adapter
+    reference: LanguageModel | None  # in host memory; None: the reference policy is ``model`` without its adapter
     heads: MTPHeads | None = None  # None if the ratio of the method needs none
     optimizer: Any = None  # None: TRL's trainer has it
 
@@ -58,7 +58,7 @@ class Policy:
 
 def open_policy(start: str, spec: Model, method: Method, settings: Training, seed: int, fused: bool = True) -> Policy:
     """The policy at the start of training: the weights of ``start`` in ``spec.dtype``, with adapter and optimizer."""
-    model, tokenizer, reference = open_models(start, spec, settings, seed, fused=fused)
+    model, tokenizer, reference = open_models(start, spec, settings, seed, fused=fused, small=True)
     if settings.activation_checkpointing:
         recompute_layers(model)
     heads = build_heads(model, method, seed)
@@ -66,21 +66,24 @@ def open_policy(start: str, spec: Model, method: Method, settings: Training, see
 
 
 def open_models(
-    start: str, spec: Model, settings: Training, seed: int, fused: bool = True, sharded: bool = False
-) -> tuple[PreTrainedModel, Any, PreTrainedModel | None]:
+    start: str, spec: Model, settings: Training, seed: int, *, sharded: bool = False, **how: bool
+) -> tuple[Any, Any, LanguageModel | None]:
     """(model with its adapter, tokenizer, reference policy in host memory, which an adapter replaces).
 
     Models that are to be ``sharded`` by a trainer are loaded into host memory, and without a reference policy.
+    ``how``: options of `load_model`; ``small`` only where no setting needs the model of transformers.
     """
     host = torch.device("cpu")
-    model, tokenizer = load_model(start, spec.revision, spec.dtype, host if sharded else None, fused)
+    if spec.lora is not None or settings.activation_checkpointing:
+        how["small"] = False
+    model, tokenizer = load_model(start, spec.revision, spec.dtype, host if sharded else None, **how)
     compute = resolve_compute(settings.compute, spec.dtype)
     set_compute_dtype(model, compute)
     if spec.lora is not None:
         add_adapter(model, spec.lora, seed_of("adapter", seed))
     if spec.lora is not None or sharded:
         return model, tokenizer, None
-    reference, _ = load_model(start, spec.revision, spec.dtype, host, fused)
+    reference, _ = load_model(start, spec.revision, spec.dtype, host, **how)
     set_compute_dtype(reference, compute)
     reference.requires_grad_(False)
     if torch.cuda.is_available():  # copies from pinned memory to a GPU are several times as fast
@@ -89,7 +92,7 @@ def open_models(
     return model, tokenizer, reference
 
 
-def build_heads(model: PreTrainedModel, method: Method, seed: int) -> MTPHeads | None:
+def build_heads(model: LanguageModel, method: Method, seed: int) -> MTPHeads | None:
     """The untrained heads that the method's ratio needs; None where it needs none."""
     if not method.n_mtp_heads:
         return None
@@ -113,7 +116,7 @@ def make_optimizer(
 
 
 def score_rollouts(
-    model: PreTrainedModel, rollouts: Sequence[Rollout], settings: Training, heads: MTPHeads | None = None
+    model: LanguageModel, rollouts: Sequence[Rollout], settings: Training, heads: MTPHeads | None = None
 ) -> TokenScores:
     """Log-probabilities and entropies of all responses under ``model``, without gradient."""
     names = ("log_probs", "entropy") if heads is None else ("log_probs", "entropy", "future")
@@ -127,7 +130,7 @@ def score_rollouts(
 
 
 @contextmanager
-def on_device(reference: PreTrainedModel | None, model: PreTrainedModel) -> Iterator[PreTrainedModel]:
+def on_device(reference: LanguageModel | None, model: Any) -> Iterator[LanguageModel]:
     """Context with the reference policy on the compute device: ``reference``, else ``model`` without its adapter."""
     if reference is None:
         model.disable_adapters()

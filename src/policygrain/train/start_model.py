@@ -20,7 +20,7 @@ import torch
 from tokenizers import AddedToken, pre_tokenizers, trainers
 from torch import Tensor
 from tqdm import tqdm
-from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
+from transformers import Qwen2Config, Qwen2Tokenizer
 
 from .. import digests
 from ..data.families import BOXED, CHARACTERS, EOS, PAD, demonstrations, families_to_demonstrate
@@ -34,6 +34,7 @@ from ..model.device import gpu_errors, resolve_compute, set_compute_dtype
 from ..model.engine import Rollout
 from ..model.loading import load_model
 from ..model.scoring import micro_batches, score_tokens
+from ..model.small import LanguageModel, SmallModel
 from ..paths import DataFolder, StartFolder
 from ..records import StartModelRecord, write_record
 from ..results import start_model
@@ -53,7 +54,6 @@ def build_start_model(study: Study, seed: int, data: DataFolder, out: StartFolde
     torch.set_num_threads(study.training.threads)
     families, spec, optimizers = families_to_demonstrate(study), study.model, None
     tuning = spec.sft or spec.warm_start
-    model: Any
     if spec.sft is not None:
         model, tokenizer = load_model(spec.start, spec.revision, fused=False)
         set_compute_dtype(model, resolve_compute(spec.sft.compute))
@@ -175,7 +175,7 @@ def _qwen2(vocabulary: dict[str, int]) -> Qwen2Tokenizer:
     )
 
 
-def tiny_model(spec: TinyModel, tokenizer: Any, seed: int) -> Qwen2ForCausalLM:
+def tiny_model(spec: TinyModel, tokenizer: Any, seed: int) -> SmallModel:
     """A Qwen2 of the given shape, initialised at random from ``seed``: tied embeddings, float32."""
     config = Qwen2Config(
         vocab_size=len(tokenizer),
@@ -190,13 +190,15 @@ def tiny_model(spec: TinyModel, tokenizer: Any, seed: int) -> Qwen2ForCausalLM:
         eos_token_id=tokenizer.eos_token_id,
         bos_token_id=None,
     )
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return Qwen2ForCausalLM(config)
+    random, weights = torch.Generator().manual_seed(seed), {}
+    for name, shape in SmallModel.shapes(config).items():
+        matrix = torch.randn(shape, generator=random) * config.initializer_range
+        weights[name] = matrix if len(shape) == 2 else torch.full(shape, float("norm" in name))
+    return SmallModel(config, weights)
 
 
 def finetune(
-    model: PreTrainedModel,
+    model: LanguageModel,
     renderer: PromptRenderer,
     families: list[str],
     levels: list[int],

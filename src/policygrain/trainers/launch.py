@@ -45,10 +45,7 @@ def launcher(resources: Mapping[str, Any]) -> str:
 @contextlib.contextmanager
 def processes(settings: Training) -> Iterator[None]:
     """Connect the ranks that torchrun or `srun` has started, if there are several; each sees one GPU."""
-    own = settings.trainer in ("verl", "command")  # which start their own
-    if not own:
-        read_slurm()
-    if own or os.environ.get("WORLD_SIZE", "1") == "1":
+    if settings.trainer in ("verl", "command") or os.environ.get("WORLD_SIZE", "1") == "1":  # the first start their own
         yield
         return
     # Before CUDA is initialised, because an engine uses the first visible GPU; some launchers have already done this.

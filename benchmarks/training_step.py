@@ -285,7 +285,7 @@ def share_of_peak(ours: PolicyGrain, rows: list[dict[str, float]]) -> dict[str, 
     """PolicyGrain's share of the processor's peak, by phase: 2 × parameters operations per token and forward pass."""
     dtype = compute_dtype(ours.policy.model)
     peak = product_speed(dtype)
-    each = 2 * ours.policy.model.num_parameters()
+    each = 2 * sum(p.numel() for p in ours.policy.model.parameters())
 
     def total(key: str) -> float:
         return sum(row[key] for row in rows)

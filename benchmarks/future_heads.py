@@ -18,6 +18,7 @@ import copy
 import statistics
 import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -68,7 +69,7 @@ def main() -> None:
         tokenizer = character_tokenizer()
         model, spec = tiny_model(TinyModel(layers=2), tokenizer, 0), WarmStart(steps=200, mixed_steps=60)
         finetune(model, PromptRenderer(tokenizer, Prompt()), list(FAMILIES), list(LEVELS), spec, 0)
-        model.save_pretrained(folder)
+        model.save_pretrained(Path(folder))
         tokenizer.save_pretrained(folder)
         policy_model, tokenizer = load_model(folder)
         reference = copy.deepcopy(policy_model)

@@ -34,7 +34,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 SAMPLES, TOKENS, TEMPERATURE = 4, 32, 0.7
 
 
-def log_probs(model: PreTrainedModel, requests: list[Request], responses: list[Rollout]) -> torch.Tensor:
+def log_probs(model: Any, requests: list[Request], responses: list[Rollout]) -> torch.Tensor:
     """Log-probabilities of all response tokens, one sequence at a time."""
     found = []
     with torch.inference_mode():

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from policygrain.analysis.statistics import Difference, holm, student, unpaired
+from policygrain.analysis.statistics import Difference, holm, over_seeds, student, unpaired
 
 HERE = Path(__file__).parent
 RECORDS = HERE / "records"
@@ -284,6 +284,20 @@ def widths() -> plt.Figure:
     return figure
 
 
+def curves() -> plt.Figure:
+    """Validation accuracy and length of responses by step in `age`: means over initial models with 95% intervals."""
+    figure, axes = plt.subplots(1, 2, figsize=(8.6, 2.8), layout="constrained")
+    for panel, column in zip(axes, ("accuracy", "length"), strict=True):
+        for arm, rows in record("age").groupby("arm", sort=False):
+            found = rows.groupby("step")[column].apply(over_seeds)
+            mean, *limits = np.array(found.tolist()).T
+            panel.plot(found.index, mean, label=SPEC["names"].get(arm, arm))
+            panel.fill_between(found.index, *limits, alpha=0.15)
+        panel.set(xlabel="optimizer step", ylabel=f"{column} in validation")
+    panel.legend(frameon=False)
+    return figure
+
+
 def page_with_table(name: str) -> str:
     """The text of a page with its table as it should be."""
     text = (HERE / f"{name}.md").read_text(encoding="utf-8")
@@ -296,5 +310,5 @@ if __name__ == "__main__":
     (HERE / "figures").mkdir(exist_ok=True)
     for page, shown in ((page, spec["figure"]) for page, spec in SPEC["pages"].items()):
         (HERE / f"{page}.md").write_text(page_with_table(page), encoding="utf-8")
-        figure = widths() if shown == "widths" else forest(page, shown)
+        figure = {"widths": widths, "curves": curves}[shown]() if isinstance(shown, str) else forest(page, shown)
         figure.savefig(HERE / "figures" / f"{page}.png", dpi=130, metadata={"Software": None})

@@ -126,6 +126,18 @@ def test_collapses_of_the_first_page():
     assert (collapsed[~clipped].sum(), (~clipped).sum()) == (66, 256)
 
 
+def test_numbers_of_the_page_on_a_constant_age():
+    """The clip's gain over no ratio, runs that end below their beginning, and how AUC goes with mean length."""
+    table, auc = runs("age"), area(runs("age"))
+    found = cells("constant-age", "16 old, 2e-4", "token clip − no ratio")
+    assert [found[0], found[3]] == [text(values["token_clip"] - values["none"]) for values in (auc, greedy("age"))]
+    by_run = table.groupby(["arm", "seed"])["accuracy"]
+    below = (by_run.last() < by_run.first()).groupby("arm").sum()
+    assert (below["none"], below["token"], below["token_clip"], below["none+off_policy_steps=0"]) == (12, 2, 0, 0)
+    length = area(table.assign(accuracy=table["length"]))
+    assert f"{np.corrcoef(auc.mean(), length.mean())[0, 1]:.2f}" == "-0.60"
+
+
 def test_records_are_small_and_name_their_commit():
     files = [path for path in RECORDS.iterdir() if path.is_file()]
     assert sum(path.stat().st_size for path in files) < 8 * 2**20

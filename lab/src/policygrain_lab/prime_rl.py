@@ -28,15 +28,10 @@ def loss(inputs: Any, objective: str | Method = "dapo") -> SimpleNamespace:
         tensor = getattr(inputs, name, *default)
         return None if tensor is None else tensor.unsqueeze(0)
 
-    batch = TokenBatch(
-        row("trainer_logprobs"),
-        row("inference_logprobs"),
-        row("advantages"),
-        row("loss_mask"),
-        rollout_log_probs=row("inference_logprobs"),
-        ref_log_probs=row("ref_logprobs", None),
-        rollout_weights=row("loss_weights", None),
-    )
+    names = ("trainer_logprobs", "inference_logprobs", "advantages", "loss_mask")
+    now, old, advantages, mask = (row(name) for name in names)
+    others = {"ref_log_probs": row("ref_logprobs", None), "rollout_weights": row("loss_weights", None)}
+    batch = TokenBatch(now, old, advantages, mask, rollout_log_probs=old, **others)
     length = int(batch.lengths.clamp(min=1))
     # A sum over tokens, which prime-rl divides by the number of tokens of the step.
     out = resolved.loss(batch.replace(step=StepTotals(n_tokens=1, n_responses=1, max_length=batch.mask.shape[1])))

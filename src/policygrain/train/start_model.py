@@ -190,11 +190,11 @@ def tiny_model(spec: TinyModel, tokenizer: Any, seed: int) -> SmallModel:
         eos_token_id=tokenizer.eos_token_id,
         bos_token_id=None,
     )
-    random, weights = torch.Generator().manual_seed(seed), {}
-    for name, shape in SmallModel.shapes(config).items():
-        matrix = torch.randn(shape, generator=random) * config.initializer_range
-        weights[name] = matrix if len(shape) == 2 else torch.full(shape, float("norm" in name))
-    return SmallModel(config, weights)
+    from transformers import Qwen2ForCausalLM
+
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return SmallModel(config, Qwen2ForCausalLM(config).state_dict())
 
 
 def finetune(

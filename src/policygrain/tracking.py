@@ -32,9 +32,9 @@ SQLITE = "sqlite:///"
 BATCH = 1000  # metrics of a request, at most
 # Tags of a run: ARM/seedS; the digest of its settings and inputs; and, set last, the digests of the records it has.
 NAME, KEY, COMPLETE = "policygrain.run", "policygrain.key", "policygrain.complete"
-# Seconds between two looks at the files of a run in training, at first and at most; and for the last of them. A run
-# that ends before the first does not import MLflow, which takes as long as training a tiny model.
-PAUSE, LONG_PAUSE, LAST = 20.0, 60.0, 5.0
+# Seconds between two looks at the files of a run in training; and for the last of them. A run that ends before the
+# first does not import MLflow, which takes as long as training a tiny model.
+PAUSE, LAST = 60.0, 5.0
 
 
 @contextmanager
@@ -51,20 +51,19 @@ def live(study: Study, results: StudyFolder, run: RunFolder) -> Iterator[None]:
     def log() -> None:
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
-        connection, pause, status = None, PAUSE, "RUNNING"
+        connection, status = None, "RUNNING"
         while status == "RUNNING":
             with suppress(queue.Empty):
-                status = outcome.get(timeout=pause)
+                status = outcome.get(timeout=PAUSE)
             if status != "RUNNING" and connection is None:  # `track` will log it
                 return
             try:
                 with named(uri):
                     connection = connection or connect(results, study)
                     log_run(*connection, study, run, status)
-                pause = min(1.2 * pause, LONG_PAUSE)
             except UserError as error:
                 print(f"policygrain: {error}", file=sys.stderr, flush=True)
-                connection, pause = None, LONG_PAUSE
+                connection = None
 
     thread = threading.Thread(target=log, daemon=True)
     thread.start()

@@ -31,7 +31,7 @@ ROUND, EARLY, COSINE = "after the round", "after 4 updates", "cosine"
 class Row(NamedTuple):
     """A row of a table: the mean difference arm − reference of ``pairs``, over the initial models of ``studies``.
 
-    ``planned``: before the first run of the study. ``other``: the reference is of this study, which has other seeds.
+    ``planned``: before the first run of the study. ``other``: the reference is of this study, paired if it has the same seeds.
     """
 
     setting: str
@@ -135,7 +135,10 @@ def difference(row: Row, name: str) -> Difference | None:
     """The row's difference in an endpoint; None if the studies do not have it."""
     if row.other is not None:
         (arm, reference), (study,) = row.pairs[0], row.studies
-        sides = units(study, of_arm(study, name, arm)), units(row.other, of_arm(row.other, name, reference))
+        one, two = of_arm(study, name, arm), of_arm(row.other, name, reference)
+        if one.index.equals(two.index):
+            return student(units(study, one - two)) if len(one) else None
+        sides = units(study, one), units(row.other, two)
         return unpaired(*sides) if all(sides) else None
     values: list[float] = []
     for study in row.studies:

@@ -31,7 +31,7 @@ ROUND, EARLY, COSINE = "after the round", "after 4 updates", "cosine"
 class Row(NamedTuple):
     """A row of a table: the mean difference arm − reference of ``pairs``, over the initial models of ``studies``.
 
-    ``planned``: before the first run of the study. ``other``: the reference is of this study, paired if it has the same seeds.
+    ``planned``: before the first run of the study. ``other``: the study of the reference; the same seeds are paired.
     """
 
     setting: str
@@ -133,21 +133,18 @@ def of_arm(study: str, name: str, arm: str, like: pd.Index | None = None) -> pd.
 
 def difference(row: Row, name: str) -> Difference | None:
     """The row's difference in an endpoint; None if the studies do not have it."""
-    if row.other is not None:
+    if row.other is not None and set(record(row.other)["seed"]).isdisjoint(record(row.studies[0])["seed"]):
         (arm, reference), (study,) = row.pairs[0], row.studies
-        one, two = of_arm(study, name, arm), of_arm(row.other, name, reference)
-        if one.index.equals(two.index):
-            return student(units(study, one - two)) if len(one) else None
-        sides = units(study, one), units(row.other, two)
+        sides = units(study, of_arm(study, name, arm)), units(row.other, of_arm(row.other, name, reference))
         return unpaired(*sides) if all(sides) else None
     values: list[float] = []
     for study in row.studies:
         found = []
         for arm, reference in row.pairs:
-            if name == EQUAL and arm.partition("+")[2] != reference.partition("+")[2]:
+            if name == EQUAL and (row.other or arm.partition("+")[2] != reference.partition("+")[2]):
                 return None  # of one setting alone
             one = of_arm(study, name, arm)
-            found.append((one - of_arm(study, name, reference, one.index)).dropna())
+            found.append((one - of_arm(row.other or study, name, reference, one.index)).dropna())
         values += units(study, pd.concat(found, axis=1).mean(axis=1))
     return student(values) if values else None
 
@@ -288,15 +285,15 @@ def widths() -> plt.Figure:
 
 
 def curves() -> plt.Figure:
-    """Validation accuracy and length of responses by step in `age`: means over initial models with 95% intervals."""
-    figure, axes = plt.subplots(1, 2, figsize=(8.6, 2.8), layout="constrained")
-    for panel, column in zip(axes, ("accuracy", "length"), strict=True):
-        for arm, rows in record("age").groupby("arm", sort=False):
-            found = rows.groupby("step")[column].apply(over_seeds)
-            mean, *limits = np.array(found.tolist()).T
-            panel.plot(found.index, mean, label=SPEC["names"].get(arm, arm))
-            panel.fill_between(found.index, *limits, alpha=0.15)
-        panel.set(xlabel="optimizer step", ylabel=f"{column} in validation")
+    """Validation accuracy and length of responses by step at two rates: means over initial models, 95% intervals."""
+    figure, axes = plt.subplots(2, 2, figsize=(8.6, 5), sharex=True, sharey="col", layout="constrained")
+    for panels, (study, rate) in zip(axes, {"age": "2e-4", "age-half-rate": "1e-4"}.items(), strict=True):
+        for panel, column in zip(panels, ("accuracy", "length"), strict=True):
+            for arm, rows in record(study).groupby("arm", sort=False):
+                mean, *limits = np.array(rows.groupby("step")[column].apply(over_seeds).tolist()).T
+                panel.plot(steps := rows["step"].unique(), mean, label=SPEC["names"].get(arm, arm))
+                panel.fill_between(steps, *limits, alpha=0.15)
+            panel.set(title=f"rate {rate}", xlabel="optimizer step", ylabel=f"{column} in validation")
     panel.legend(frameon=False)
     return figure
 

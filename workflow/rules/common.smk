@@ -27,7 +27,7 @@ def initial_models(seeds):
 RUNS = summaries(MATRIX.runs)
 EVALUATED = [START, *dict.fromkeys(run.arm for run in MATRIX.evaluated)] if MATRIX.evaluated else []
 EVALUATIONS = [f"results/{STUDY.name}/evaluation/{arm}.json" for arm in EVALUATED]
-RECORDS = [*EVALUATIONS, *summaries(run for run in MATRIX.runs if run not in MATRIX.evaluated)]  # of all runs
+RECORDS = [*EVALUATIONS, *summaries(sorted({*MATRIX.runs} - {*MATRIX.evaluated}))]  # of all runs
 BENCHMARK_NAMES = [benchmark.name for benchmark in STUDY.evaluation.benchmarks]
 BENCHMARKS = [f"results/{STUDY.name}/data/benchmarks/{name}.jsonl" for name in BENCHMARK_NAMES]
 FIGURES = [f"results/{STUDY.name}/figures/{name}{suffix}" for name in STUDY.figures for suffix in SUFFIXES]

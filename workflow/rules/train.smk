@@ -19,7 +19,7 @@ for seeds, arms in ARMS_OF.items():
             settings="results/{study}/settings/arms/{arm}.json",
             problems="results/{study}/data/train.jsonl",
             validation="results/{study}/data/validation.jsonl",
-            benchmarks=BENCHMARKS if STUDY.evaluation.after_training else [],
+            benchmarks="results/{study}/data/contamination.json" if STUDY.evaluation.after_training else [],  # is written last
             start=lambda w, seeds=seeds: initial_models([w.get("seed", seed) for seed in seeds]),
         output:
             expand("results/{study}/runs/{arm}/seed{seed}/summary.json", seed=seeds, allow_missing=True),

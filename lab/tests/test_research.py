@@ -134,6 +134,9 @@ def test_numbers_of_the_page_on_a_constant_age():
     by_run = table.groupby(["arm", "seed"])["accuracy"]
     below = (by_run.last() < by_run.first()).groupby("arm").sum()
     assert (below["none"], below["token"], below["token_clip"], below["none+off_policy_steps=0"]) == (12, 2, 0, 0)
+    slower = cells("constant-age", "1e-4 − 2e-4", "token clip")
+    pairs = [(slower[0], area(runs("age-half-rate")), auc), (slower[3], greedy("age-half-rate"), greedy("age"))]
+    assert all(number == text(one["token_clip"] - two["token_clip"]) for number, one, two in pairs)
     length = area(table.assign(accuracy=table["length"]))
     assert f"{np.corrcoef(auc['none'], length['none'])[0, 1]:.2f}" == "-0.67"
 

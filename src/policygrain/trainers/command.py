@@ -160,7 +160,7 @@ class Log:
         wanted = [*range(0, min(last, steps - 1), settings.validate_every), *([steps] if ended else [])]
         lacks = [str(step) for step in wanted if "validation_accuracy" not in by_step.get(step, {})]
         names = {name for numbers in logged.values() for name in numbers}
-        for ours, theirs in settings.metrics.items() if ended or lacks else ():
+        for ours, theirs in settings.metrics.items() if ended or (lacks and 0 in logged) else ():
             if theirs not in names:
                 raise UserError(f"training.metrics.{ours}: {self.file} has no {theirs!r}.{did_you_mean(theirs, names)}")
         if min(by_step) < 0 or last > steps or (ended and last < steps):

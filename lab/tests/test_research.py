@@ -139,6 +139,18 @@ def test_numbers_of_the_page_on_a_constant_age():
     assert all(number == text(one["token_clip"] - two["token_clip"]) for number, one, two in pairs)
 
 
+def test_the_first_round_of_tuning(tables):
+    """The candidate with the largest mean of AUC and final sampled accuracy; 1e-4 is that of age-half-rate."""
+    score = {}
+    for study in ("age-half-rate", "tune-unclipped"):
+        both = (tables.endpoint(study, tables.AUC) + tables.endpoint(study, tables.SAMPLED)).dropna() / 2
+        score |= both[both.index.get_level_values("seed") < 2104].groupby("arm").mean().to_dict()
+    none = [arm for arm in score if arm.startswith("none")]
+    fresh = [arm for arm in none if "steps=0" in arm]
+    best = [max(arms, key=score.get) for arms in (fresh, [*{*none} - {*fresh}])]
+    assert best == ["none+off_policy_steps=0", "none+learning_rate=5e-05"]
+
+
 def test_records_are_small_and_name_their_commit():
     files = [path for path in RECORDS.iterdir() if path.is_file()]
     assert sum(path.stat().st_size for path in files) < 8 * 2**20

@@ -19,7 +19,7 @@ for seeds, arms in ARMS_OF.items():
             settings="results/{study}/settings/arms/{arm}.json",
             problems="results/{study}/data/train.jsonl",
             validation="results/{study}/data/validation.jsonl",
-            benchmarks="results/{study}/data/contamination.json" if STUDY.evaluation.after_training else [],  # is written last
+            benchmarks="results/{study}/data/contamination.json" if STUDY.evaluation.after_training else [],  # of the same job
             start=lambda w, seeds=seeds: initial_models([w.get("seed", seed) for seed in seeds]),
         output:
             expand("results/{study}/runs/{arm}/seed{seed}/summary.json", seed=seeds, allow_missing=True),

@@ -50,7 +50,9 @@ from ..support.scripted import Scripted
 from ..support.small import small_study, train_small
 from .test_check import arm_of
 
-PROBLEMS = [{"id": str(i), "problem": f"what is {i} + 1?", "answer": str(i + 1)} for i in range(4)]
+PROBLEMS = [
+    {"id": str(i), "problem": f"what is {i} + 1?", "answer": str(i + 1), "relative_tolerance": 0.01} for i in range(4)
+]
 STEPS, RIGHT = 4, 6  # right responses of the 16 of a step
 SETTINGS = small_study().training
 
@@ -83,7 +85,7 @@ def test_settings_are_in_verl_s_terms():
 
 
 def test_the_folder_has_problems_with_messages_and_a_reward_that_grades(chat_start, tmp_path):
-    out = exported(study_of(), tmp_path, chat_start)
+    out = exported(study_of().model_copy(update={"grader": "math"}), tmp_path, chat_start)
     rows = pd.read_parquet(out / "train.parquet")
     row = next(row for row in rows.to_dict("records") if row["extra_info"]["id"] == "1")
     assert [dict(message) for message in row["prompt"]] == [
@@ -92,8 +94,8 @@ def test_the_folder_has_problems_with_messages_and_a_reward_that_grades(chat_sta
     ]
     assert row["reward_model"]["ground_truth"] == "2"
     reward = load_script(out / "reward.py")
-    assert reward.compute_score("small", r"so \boxed{2}", "2") == 1.0
-    assert reward.compute_score("small", r"so \boxed{3}", "2", extra_info={}) == 0.0
+    for answer, right in (("2", 1.0), ("3", 0.0), ("1.99", 1.0)):  # with the options of the problem
+        assert reward.compute_score("small", rf"so \boxed{{{answer}}}", "2", extra_info=row["extra_info"]) == right
 
 
 def test_without_chat_the_prompt_is_the_study_s(made, tmp_path):

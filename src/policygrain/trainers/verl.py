@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
 import math
 import os
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
@@ -46,14 +48,17 @@ PYTHON = "POLICYGRAIN_VERL_PYTHON"
 VERL: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("verl.yaml").read_text())
 # verl always applies a chat template; without `prompt.chat` this one concatenates the messages.
 PLAIN = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
-# verl's reward: PolicyGrain's grader, with the study's grader and extraction.
-REWARD_SOURCE = """from policygrain.grading import Item, open_grader
+# verl's reward: PolicyGrain's grader, with the study's grader and extraction, and the options of the problem.
+REWARD_SOURCE = """import json
+
+from policygrain.grading import Item, Options, open_grader
 
 _grader = open_grader({grader!r}, {extraction!r}).__enter__()
 
 
-def compute_score(data_source, solution_str, ground_truth, extra_info=None):
-    return float(_grader.grade([Item(ground_truth, solution_str)])[0] == "correct")
+def compute_score(data_source, solution_str, ground_truth, extra_info):
+    item = Item(ground_truth, solution_str, Options(**json.loads(extra_info["options"])), extra_info["id"])
+    return float(_grader.grade([item])[0] == "correct")
 """
 PLUGIN = ("policygrain/", "actor/policygrain/")
 ByStep = Mapping[int, Mapping[str, Any]]  # verl's step → its numbers
@@ -210,12 +215,13 @@ def _dataset(study: Study, given: Iterable[tuple[Problem, list[int]]], renderer:
     rows = []
     for number, (problem, seeds) in enumerate(given):
         text, ids = study.prompt.template.replace("{problem}", problem.problem), renderer.ids(problem.problem)
+        extra = {"index": number, "id": problem.id, "prompt_ids": ids, "seeds": seeds}
         row = {
             "data_source": study.name,
             "prompt": [*system, {"role": "user", "content": text}],
             "ability": "math",
             "reward_model": {"style": "rule", "ground_truth": problem.answer},
-            "extra_info": {"index": number, "id": problem.id, "prompt_ids": ids, "seeds": seeds},
+            "extra_info": {**extra, "options": json.dumps(asdict(problem.options))},
         }
         rows.append(row)
     return pd.DataFrame(rows)

@@ -202,9 +202,15 @@ def test_runs_record_their_commit_and_are_not_compared_with_those_of_another(cac
         write_record(folder.run(arm.name, seed).config, config)
         folder.run(arm.name, seed).metrics.touch()
         (cache / "refs" / "main").write_text(NEW)
-    assert run_config(folder.run(arm.name, 0)).inputs.start_model == OLD
-    with pytest.raises(UserError, match=f"some/model' has changed: .*seed0 began from {OLD}, .*seed1 from {NEW}"):
+    first = run_config(folder.run(arm.name, 0))
+    assert first.inputs.start_model == OLD
+    with pytest.raises(UserError, match=f"the initial model changed between runs: {OLD} of .*seed0, {NEW} of .*seed1"):
         _ = StudyResults(folder.path, study).trained
+    for field in ("train", "validation"):
+        inputs = first.inputs.model_copy(update={field: "other"})
+        write_record(folder.run(arm.name, 1).config, config.model_copy(update={"inputs": inputs}))
+        with pytest.raises(UserError, match=rf"the {field}\w* problems changed between runs: .*seed0, other of "):
+            _ = StudyResults(folder.path, study).trained
 
 
 def test_the_evaluated_start_model_is_that_of_the_revision(cache, made, tmp_path):

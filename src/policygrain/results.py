@@ -110,18 +110,18 @@ def mean_by_unit(study: Study, seeds: Iterable[Any], values: NDArray[np.float64]
     return np.array([values[starts == start].mean(axis=0) for start in np.unique(starts)])
 
 
-def _check_one_start(study: Study, runs: Mapping[str, records.RunConfig]) -> None:
-    """UserError if runs, by the names of their folders, began from different models that had the same name."""
-    if study.model.start == "tiny":
-        return
-    of_seed: dict[int | None, dict[str, str]] = defaultdict(dict)  # with `model.sft` an initial model is one of several
+def _check_inputs(study: Study, runs: Mapping[str, records.RunConfig]) -> None:
+    """UserError if runs, by the names of their folders, had different initial models of one name, or problems."""
+    found: dict[tuple[str, int | None], dict[str, str]] = defaultdict(dict)
     for name, config in runs.items():
-        of_seed[start_seed(study, config.seed) if study.model.sft else None][config.inputs.start_model] = name
-    for began in of_seed.values():
-        if len(began) > 1:
-            (one, first), (other, second), *_ = began.items()
-            what = f"{first} began from {one}, {second} from {other}"
-            raise UserError(f"model.start: {study.model.start!r} has changed: {what}. {ALL}")
+        start = start_seed(study, config.seed) if study.model.is_made else None
+        found["the initial model", start][config.inputs.start_model] = name
+        found["the training problems", None][config.inputs.train] = name
+        found["the validation problems", None][config.inputs.validation] = name
+    for (what, _), names in found.items():
+        if len(names) > 1:
+            (one, first), (other, second), *_ = names.items()
+            raise UserError(f"{what} changed between runs: {one} of {first}, {other} of {second}. {ALL}")
 
 
 def _check_settings(what: str, recorded: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -160,7 +160,7 @@ class StudyResults:
                 raise UserError(f"{folder.metrics}: is missing, although the run has ended. {TRAIN}")
             expected = {**of_arms[run.arm], "seed": run.seed, "start_seed": start_seed(self.study, run.seed)}
             _check_settings(f"{folder.path}: a run", configs[run].settings, expected)
-        _check_one_start(self.study, {str(folders[run].path): config for run, config in configs.items()})
+        _check_inputs(self.study, {str(folders[run].path): config for run, config in configs.items()})
         return folders
 
     @cached_property

@@ -23,7 +23,7 @@ from policygrain.records import (
 )
 from policygrain.results import StudyResults
 from policygrain.study import Study, study_text
-from policygrain.study.dependencies import run_settings, start_seeds
+from policygrain.study.dependencies import run_settings, start_seed, start_seeds
 from policygrain.study.runs import Run, run_matrix
 
 from .files import write_lines
@@ -52,7 +52,7 @@ def make_up_run(
     updates = arm.training.updates_of_batch
     rows = rows or made_up_rows(updates, run.seed)
     steps = len(rows) - 1
-    start = f"s{run.seed}" if study.model.start == "tiny" else "s"
+    start = f"s{start_seed(study, run.seed)}" if study.model.start == "tiny" else "s"
     write_lines(there.metrics, rows)
     write_lines(there.timings, [{"step": s, "total_seconds": 2.0 * (s + 1)} for s in range(steps)])
     config = RunConfig(

@@ -11,7 +11,7 @@ import yaml
 
 from policygrain.objective.method import TEXTS
 from policygrain.study import Study, load_study, parse_study
-from policygrain.study.dependencies import run_settings, stage_settings, start_seed, start_seeds
+from policygrain.study.dependencies import VERSIONS, code_digests, run_settings, stage_settings, start_seed, start_seeds
 from policygrain.study.runs import Arm
 from policygrain.study.schema import decides, leaves
 
@@ -115,6 +115,26 @@ def test_another_content_of_the_file_of_a_custom_function_changes_the_arms_that_
         found.append(stage_settings(study, SOURCES, None))
     for name in found[0]:
         assert len({str(settings[name]) for settings in found}) == (3 if name == "arms/mine" else 1)
+
+
+def test_another_content_of_a_file_of_the_command_changes_its_runs(tmp_path, monkeypatch):
+    """Wherever the command names it, after the method's name is filled in; a comment may have an apostrophe."""
+    monkeypatch.chdir(tmp_path)
+    words = "cd . && python a.py --config=b.yaml --recipe '{method}.yaml'; python d.py||true # don't stop"
+    keys = {"metrics": {"validation_accuracy": "a"}, "logs": {"file": "{out}/log", "format": "csv"}}
+    keys |= {"trainer": "command", "command": words + "x" * 400}
+    study = with_values({f"training.{key}": value for key, value in keys.items()})
+    found = []
+    for name in ("a.py", "b.yaml", "mine.yaml", "d.py"):
+        (tmp_path / name).write_text("0")
+        found.append(code_digests(Arm.of(study, "mine")).keys())
+    assert [len(names) for names in found] == [1, 2, 3, 4]
+
+
+def test_a_new_version_of_a_stage_changes_the_key_of_its_runs(monkeypatch):
+    before = run_settings(REFERENCE, Arm.of(REFERENCE, "mine"), 5)
+    monkeypatch.setitem(VERSIONS, "train", VERSIONS["train"] + 1)
+    assert run_settings(REFERENCE, Arm.of(REFERENCE, "mine"), 5) != before
 
 
 def test_another_initial_model_changes_runs_and_evaluations_and_what_is_fine_tuned():

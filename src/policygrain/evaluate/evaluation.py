@@ -28,6 +28,7 @@ from ..paths import DataFolder, EvaluationFolder, RunFolder, StudyFolder
 from ..provenance import commit, hardware, seed_of, versions
 from ..records import EvaluationFacts, ModelEvaluation, Record, read_record, write_record
 from ..study import schema
+from ..study.dependencies import VERSIONS
 from ..study.schema import Extraction, Prompt, Sampling, Study
 from ..train.start_model import check_start_model
 from ..trainers.run import check_final_model
@@ -193,6 +194,7 @@ def protocol(
         "prompt": renderer.digest,
         "grader": grader,
         "engine": resolve_engine(evaluation.engine),
+        "version": VERSIONS["evaluation"],
         **evaluation.model_dump(include={"seed", "greedy", "stop"}, exclude_defaults=True),
         "benchmarks": {
             b.name: b.model_dump(include={"sampling", "extraction"})

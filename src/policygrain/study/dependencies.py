@@ -6,7 +6,8 @@ again; the settings of a run and of an initial model are in their records, too.
 
 from __future__ import annotations
 
-import shlex
+import os
+import re
 from collections.abc import Mapping
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
@@ -21,8 +22,9 @@ from .runs import Arm, run_matrix
 from .schema import Artefact, Study, decides, leaves
 
 CODE = "code"  # a setting of runs: custom function, or file of a command → digest
-# Increased with a change of the program after which results of a stage differ, so that it runs again.
+# Increased with a change of the program after which results of a stage differ, so that it runs again; records have it.
 VERSIONS = {"data": 1, "benchmarks": 1, "start": 1, "train": 2, "evaluation": 1, "figures": 1, "tracking": 1}
+FILES_END = re.compile(r"""[\s;&|()<>"'`=]+""")  # between the names of files in a command
 
 
 def stage_settings(study: Study, sources: Mapping[str, str], start: str | None) -> dict[str, Any]:
@@ -56,7 +58,7 @@ def arm_settings(study: Study, arm: Arm) -> dict[str, Any]:
     found = settings(study.model_copy(update={"training": arm.training}), "run")
     found.pop("methods", None)
     found["method"] = {key: value for key, value in arm.method.data().items() if key not in TEXTS}
-    return found | ({CODE: code} if (code := code_digests(arm)) else {})
+    return {"version": VERSIONS["train"], **found, **({CODE: code} if (code := code_digests(arm)) else {})}
 
 
 def run_settings(study: Study, arm: Arm, seed: int) -> dict[str, Any]:
@@ -65,10 +67,13 @@ def run_settings(study: Study, arm: Arm, seed: int) -> dict[str, Any]:
 
 
 def code_digests(arm: Arm) -> dict[str, str]:
-    """Custom function, or word of the command that is a file in the working directory → digest of its file."""
+    """Custom function, or file below the working directory named by the command or `training.trl` → its digest."""
     files = {name: _file_of(name.partition(":")[0]) for name in arm.method.custom_functions}
-    for word in shlex.split(arm.training.command or ""):
-        if Path(word).is_file() and Path(word).resolve().is_relative_to(Path.cwd()):
+    command = arm.training.command or ""
+    for key, value in (("method", arm.method_name), ("arm", arm.name), *arm.settings):
+        command = command.replace(f"{{{key}}}", str(value))
+    for word in (*FILES_END.split(command), *(x for x in arm.training.trl.values() if isinstance(x, str))):
+        if os.path.isfile(word) and Path(word).resolve().is_relative_to(Path.cwd()):  # Path's fails for long words
             files[word] = Path(word)
     return {name: digests.of_file(path) for name, path in files.items() if path is not None}
 

@@ -39,7 +39,7 @@ from ..paths import DataFolder, StartFolder
 from ..records import StartModelRecord, write_record
 from ..results import start_model
 from ..study import Study
-from ..study.dependencies import settings
+from ..study.dependencies import VERSIONS, settings
 from ..study.schema import TinyModel, WarmStart
 
 # About the size at which a small model is fastest on one core.
@@ -126,7 +126,8 @@ def _made_from(study: Study, seed: int, data: DataFolder) -> dict[str, Any]:
     if model.sft is not None:
         compute = str(resolve_compute(model.sft.compute))  # `auto` depends on the machine
         pretrained = {"start_model": identity(model.start, model.revision), "compute": compute}
-    return {**settings(study, "start_model"), "seed": seed, "training_data": digests.of_file(data.train), **pretrained}
+    made_from = {"version": VERSIONS["start"], "seed": seed, "training_data": digests.of_file(data.train)}
+    return {**settings(study, "start_model"), **made_from, **pretrained}
 
 
 def check_start_model(folder: Path, revision: str | None = None) -> str:

@@ -22,7 +22,7 @@ from policygrain.data.families import FAMILIES, Demonstrator, demonstrations, ge
 from policygrain.data.problem import Problem, read_problems
 from policygrain.data.prompts import PromptRenderer
 from policygrain.data.sets import SETS
-from policygrain.data.sources import check_golds, contaminated, load
+from policygrain.data.sources import check_golds, contaminated, load, prepare_training
 from policygrain.errors import UserError
 from policygrain.grading import Item, NumericGrader, Options
 from policygrain.paths import DataFolder
@@ -155,6 +155,16 @@ def test_contamination_is_written_with_the_data(tmp_path):
     study = study_with(["count", "train.jsonl"], benchmarks, tmp_path)
     prepare(study, data := DataFolder(tmp_path / "data"))
     assert contaminated(data, "test") == {"seen"} and contaminated(data, "count") == set()
+
+
+def test_no_validation_problem_is_trained_on_though_two_sources_have_it(tmp_path):
+    for name in ("one", "two"):
+        rows = [{"id": f"{name}{i}", "problem": f"{i} + 1", "answer": str(i + 1)} for i in range(60)]
+        write_lines(tmp_path / f"{name}.jsonl", rows)
+    study = study_with(["one.jsonl", "two.jsonl"], [{"name": "count", "source": "count"}], tmp_path)
+    prepare_training(study, data := DataFolder(tmp_path / "data"))
+    train, validation = ({p.problem for p in read_problems(path)} for path in (data.train, data.validation))
+    assert train and validation and not train & validation
 
 
 def problems(*texts: str) -> list[Problem]:

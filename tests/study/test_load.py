@@ -132,7 +132,7 @@ def test_a_comparison_that_breaks_a_rule_is_refused(section, says):
 @pytest.mark.parametrize(("changes", "says"), LIST["chosen_by"])
 def test_settings_are_chosen_on_problems_seeds_and_start_models_that_judge_nothing(changes, says, tmp_path):
     path = write_study(tmp_path / "ranges.yaml", merge(SMALL, {"name": "ranges", "seeds": [5, 6], **changes}))
-    study = small_study(seeds=[0, 1], tuned_on=[str(path)])
+    study = small_study(seeds=[0, 1], tuned_on=[str(path)], data={"train": ["count", "own.jsonl"]})
     if says is None:
         check_tuning(study)
     else:

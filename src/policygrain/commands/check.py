@@ -127,11 +127,14 @@ def check_tuning(study: Study) -> None:
             both = (study, load_study(path))
         except UserError as error:
             raise UserError(f"tuned_on: {error}") from error
-        problems = [one.data.train if one.data.seed == study.data.seed else [] for one in both]
+        same = both[1].data.seed == study.data.seed  # of other sources the seed only shuffles the problems
+        generated = [[source for source in one.data.train if same and source in FAMILIES] for one in both]
+        given = [[source for source in one.data.train if source not in FAMILIES] for one in both]
         trained = [sorted({run.seed for run in run_matrix(one).runs}) for one in both]
         made = [start_seeds(one) if one.model.is_made else [] for one in both]
         for reason, (mine, others) in (
-            (f"data.seed: {study.data.seed} makes the same problems (%s) for", problems),
+            ("data.train: the problems of %s belong to both", given),
+            (f"data.seed: {study.data.seed} makes the same problems (%s) for", generated),
             ("seeds: training seeds %s belong to both", trained),
             ("seeds: initial models %s belong to both", made),
         ):

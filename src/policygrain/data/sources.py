@@ -72,10 +72,11 @@ def prepare_training(study: Study, out: DataFolder) -> None:
             continue
         problems = load(source, data.root, data.train_size + data.validation_size)
         random.Random(f"{source}/{data.seed}").shuffle(problems)
-        held_out = problems[: min(data.validation_size, len(problems) // 2)]
-        questions = {p.problem for p in held_out}
-        validation += held_out
-        train += [p for p in problems[len(held_out) :] if p.problem not in questions]
+        count = min(data.validation_size, len(problems) // 2)
+        validation += problems[:count]
+        train += problems[count:]
+    held_out = {p.problem for p in validation}  # sources may share problems
+    train = [p for p in train if p.problem not in held_out]
     if not train:
         raise UserError("data.train: nothing is left to train on; the files hold too few problems.")
     write_problems(out.train, train)

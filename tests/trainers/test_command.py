@@ -47,6 +47,7 @@ with (out / "log.jsonl").open("w") as log:
         while "waits" in asked and step == 3 and not (out.parent / "metrics.jsonl").exists():
             time.sleep(0.01)
 if "slow" in asked and "--resume" not in asked:
+    signal.signal(signal.SIGTERM, lambda *_: [time.sleep(0.5), (out / "saved").touch(), os._exit(0)])
     os.kill(int(os.environ["TRAINS"]), signal.SIGTERM)
     time.sleep(60)
 if "modelless" not in asked:
@@ -96,10 +97,11 @@ def test_a_script_trains_a_run_that_is_not_started_again(made, folder):
     assert run_config(run).key != summary.key and list(run.path.glob("superseded-*")), "another script is another run"
 
 
-def test_a_wrong_name_of_a_metric_costs_no_second_training(made, folder):
+def test_a_wrong_name_of_a_metric_costs_no_second_training(made, folder, monkeypatch):
     """Nor does a change of another key that the script does not read; without the model, it can be started again."""
-    run, wrong = RunFolder(folder / "run"), {"metrics": TRAINING["metrics"] | {"loss": "los"}}
-    with pytest.raises(UserError, match=r"training.metrics.loss: .*has no 'los'"):
+    monkeypatch.setattr(command, "WATCH_SECONDS", 60.0)  # the log is read when the script has ended
+    run, wrong = RunFolder(folder / "run"), {"metrics": {"validation_accuracy": "acuracy"}}
+    with pytest.raises(UserError, match=r"training.metrics.validation_accuracy: .*has no 'acuracy'"):
         train_small(study_of(training=wrong), run.path, *made)
     for study in (study_of(), study_of(extraction="hashes")):
         train_small(study, run.path, *made)
@@ -120,13 +122,14 @@ def test_what_a_script_did_not_do_is_one_message(asked, sections, message, made,
 
 
 def test_a_script_that_is_stopped_is_told_to_resume(made, folder, monkeypatch):
-    """By a signal to the process that watches it, and by itself."""
+    """By a signal to the process that watches it, after which a part of a pipe has time to save, and by itself."""
     monkeypatch.setenv("TRAINS", str(os.getpid()))
     for asked in ("slow", "stops"):
-        study, run = study_of(asked), RunFolder(folder / asked)
+        study, run = study_of(f"{asked} | cat"), RunFolder(folder / asked)
         with pytest.raises(Stopped), Stop() as stop:
             train_small(study, run.path, *made, stop=stop)
         train_small(study, run.path, *made)
+        assert (run.out / "saved").exists() == (asked == "slow")
         assert (run.out / "calls").read_text() == f"mine {asked}\nmine --resume {asked}\n"
         assert run_summary(run).final.steps == 4
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from ..errors import UserError, did_you_mean
+from ..files import read_json
 from ..integrations.options import NEEDS, VERL_LACKS, reads_entropies
 from ..study.runs import run_matrix
 
@@ -126,7 +127,9 @@ def _check_trl(settings: Training) -> None:
     decided = {*TRL["always"], *TRL["of_study"], *TRL["of_run"], *type(settings).model_fields}
     passed_on = {field.name for field in fields(TrainingArguments)} - decided
     for key, value in settings.trl.items():
-        given = value if isinstance(value, dict) else {}
+        of_file = key in ("deepspeed", "fsdp_config") and isinstance(value, str)
+        given = read_json(Path(value), f"training.trl.{key} names it.") if of_file else value
+        given = given if isinstance(given, dict) else {}
         if "vllm" in key:
             raise UserError(
                 f"training.trl.{key}: the study's engine samples (training.engine: vllm, in each process). TRL's "

@@ -156,7 +156,7 @@ class Log:
         by_step: dict[int, dict[str, float]] = {}
         for step, numbers in logged.items():
             by_step[step] = {ours: numbers[theirs] for ours, theirs in settings.metrics.items() if theirs in numbers}
-        last = max(step for step, row in by_step.items() if row or not ended)
+        last = max((step for step, row in by_step.items() if row or not ended), default=0)
         wanted = [*range(0, min(last, steps - 1), settings.validate_every), *([steps] if ended else [])]
         lacks = [str(step) for step in wanted if "validation_accuracy" not in by_step.get(step, {})]
         names = {name for numbers in logged.values() for name in numbers}

@@ -127,7 +127,7 @@ def run_program(
         try:
             while process.poll() is None:
                 time.sleep(POLL_SECONDS)
-                if stop is not None and (reason := stop.after_step(0.0)) is not None:
+                if stop is not None and (reason := stop.after_step(END_SECONDS)) is not None:
                     raise Stopped(f"{folder}: stopped by {reason}; {resumes()}")
                 watch()
         finally:
@@ -141,11 +141,13 @@ def run_program(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, number)
-            process.wait(END_SECONDS)
-        except ProcessLookupError:
-            return
-        except subprocess.TimeoutExpired:
-            continue
+    """Terminate the program and all that it has started; what is left after END_SECONDS is killed."""
+    deadline = time.monotonic() + END_SECONDS
+    with contextlib.suppress(ProcessLookupError):  # nothing is left
+        os.killpg(process.pid, signal.SIGTERM)
+        while time.monotonic() < deadline:
+            process.poll()  # removes it from the group when it has ended
+            os.killpg(process.pid, 0)
+            time.sleep(0.1)
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

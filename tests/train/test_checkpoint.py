@@ -25,7 +25,7 @@ def two_checkpoints(folder: Path) -> None:
     """Three are saved, of which two are kept; weights are the number of the step."""
     part = torch.nn.Linear(8, 4)
     with checkpoint.Writer(folder) as writer:
-        for step in (1, 2, 3):
+        for step in (2, 99999, 100000):  # names with more digits come later
             torch.nn.init.constant_(part.weight, step)
             writer.save(step, {"model": part}, {"step": step})
             torch.nn.init.constant_(part.weight, -1)  # training goes on while a checkpoint is written
@@ -42,19 +42,19 @@ def test_a_torn_checkpoint_is_passed_over_with_a_message(tmp_path, capfd):
     """Cut or changed at any byte of any of its files, or without one of them. The two newest are kept."""
     (tmp_path / ".step").mkdir()  # what a killed process leaves
     two_checkpoints(tmp_path)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["step00002", "step00003"]
-    newest = tmp_path / "step00003"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["step100000", "step99999"]
+    newest = tmp_path / "step100000"
     for name in ("state.pt", "sha256"):
         content = (newest / name).read_bytes()
         places = sorted({*range(0, len(content), max(1, len(content) // 40)), len(content) - 1})
         changed = [content[:i] + bytes([content[i] ^ 1 << i % 8]) + content[i + 1 :] for i in places]
         for torn in (*(content[:i] for i in places), *changed, None):
             (newest / name).unlink() if torn is None else (newest / name).write_bytes(torn)
-            assert loaded(tmp_path) == {"step": 2}
-            assert "step00003: skipped" in "".join(capfd.readouterr())
+            assert loaded(tmp_path) == {"step": 99999}
+            assert "step100000: skipped" in "".join(capfd.readouterr())
         (newest / name).write_bytes(content)
-    assert loaded(tmp_path) == {"step": 3}
-    shutil.rmtree(tmp_path / "step00002")
+    assert loaded(tmp_path) == {"step": 100000}
+    shutil.rmtree(tmp_path / "step99999")
     (newest / "state.pt").unlink()
     assert loaded(tmp_path) is None
 
@@ -99,17 +99,17 @@ def test_a_checkpoint_that_may_not_be_loaded_is_one_message_and_runs_nothing(con
     """Its checksums are right: somebody else wrote it."""
     monkeypatch.chdir(tmp_path)
     two_checkpoints(tmp_path)
-    newest = tmp_path / "step00003"
+    newest = tmp_path / "step100000"
     torch.save({"step": Harmful()}, newest / "state.pt")
     if content is not None:
         (newest / "state.pt").write_bytes(content)
     digest = hashlib.sha256((newest / "state.pt").read_bytes()).hexdigest()
     (newest / "sha256").write_text(f"{digest}  state.pt\n")
-    with pytest.raises(UserError, match=r"^.*step00003/state\.pt: this checkpoint cannot be loaded: .*Remove .*$"):
+    with pytest.raises(UserError, match=r"^.*step100000/state\.pt: this checkpoint cannot be loaded: .*Remove .*$"):
         loaded(tmp_path)
     assert not Path("executed").exists()
     shutil.rmtree(newest)  # as the message says
-    assert loaded(tmp_path) == {"step": 2}
+    assert loaded(tmp_path) == {"step": 99999}
 
 
 def test_two_trainers_do_not_share_a_run_directory(made, tmp_path):

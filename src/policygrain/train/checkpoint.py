@@ -108,7 +108,7 @@ def _on_host(state: dict[str, Any]) -> dict[str, Any]:
 
 def load_newest(checkpoints: Path) -> tuple[Path | None, dict[str, Any] | None]:
     """The folder of the newest checkpoint that matches its checksums and the state in it, on the CPU; else None."""
-    for folder in sorted(checkpoints.glob("step*"), reverse=True):
+    for folder in _newest_first(checkpoints):
         try:
             sums = (folder / MARK).read_bytes()
             if sums and sums == _checksums(folder).encode():
@@ -167,8 +167,12 @@ def completed(temporary: Path, checkpoints: Path, step: int) -> Iterator[None]:
 
 def remove_old(checkpoints: Path, newest: int) -> None:
     """Remove all checkpoints except the ``newest`` ones."""
-    for old in sorted(checkpoints.glob("step*"), reverse=True)[newest:]:
+    for old in _newest_first(checkpoints)[newest:]:
         shutil.rmtree(old, ignore_errors=True)
+
+
+def _newest_first(checkpoints: Path) -> list[Path]:
+    return sorted(checkpoints.glob("step*"), key=lambda path: (len(path.name), path.name), reverse=True)
 
 
 def resume_logs(run: RunFolder, step: int) -> None:

@@ -269,21 +269,23 @@ def tokens_at_once(problems: list[Problem], renderer: PromptRenderer, settings: 
 
 
 def warm_up_heads(policy: Policy, method: Method, collector: Collector) -> list[float]:
-    """Train the heads by cross-entropy, on prompts and samples apart from training's; each step's loss per token."""
+    """Train the heads by cross-entropy, on prompts and samples apart from training's; each batch's loss per token."""
     seed, settings, heads = seed_of("heads", collector.seed), collector.settings, policy.heads
     assert heads is not None
     stream, plain = PromptStream(collector.stream.problems, seed), Sampler(dynamic=False)
     collector = replace(collector, stream=stream, sampler=plain, seed=seed)
     optimizer = torch.optim.AdamW(heads.parameters(), lr=method.mtp_heads.learning_rate, weight_decay=0.0)
-    losses = []
+    losses: list[float] = []
     for number in range(method.mtp_heads.warmup_batches):
         rollouts, _ = collector.collect(policy.model, number * settings.prompts_per_step, Clock())
-        for rows in micro_batches(rollouts, settings.micro_batch_tokens):  # each is an optimizer step of its own
+        tokens = sum(len(rollout.ids) for rollout in rollouts)
+        losses.append(0.0)
+        optimizer.zero_grad(set_to_none=True)
+        for rows in micro_batches(rollouts, settings.micro_batch_tokens):
             part = [rollouts[row] for row in rows]
             loss = score_tokens(policy.model, part, settings.temperature, heads=heads).future_loss
             assert loss is not None
-            optimizer.zero_grad(set_to_none=True)
-            (mean := loss / sum(len(rollout.ids) for rollout in part)).backward()
-            optimizer.step()
-            losses.append(mean.item())
+            (share := loss / tokens).backward()
+            losses[-1] += share.item()
+        optimizer.step()
     return losses

@@ -8,7 +8,10 @@ import re
 import unicodedata
 from collections.abc import Callable
 from fractions import Fraction
+from importlib import resources
 from typing import Any
+
+import yaml
 
 from .grader import Options
 from .units import MEANINGFUL
@@ -25,25 +28,8 @@ _TABLE = str.maketrans(
     | {c: "\\frac{{{}}}{{{}}}".format(*unicodedata.normalize("NFKC", c).split("⁄")) for c in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"}
 )
 APPROXIMATELY = "≈"
-_SYNONYMS = {  # by which commands are replaced
-    r"\text": "textnormal textbf textit textrm textsf texttt textup mathrm mathbf mathit mathsf mathnormal mbox hbox",
-    r"\text ": "rm bf boldsymbol",
-    r"\frac": "dfrac tfrac cfrac",
-    r"\bmod": "mod",
-    r"\le ": "leq leqslant",
-    r"\ge ": "geq geqslant",
-    r"\ne ": "neq",
-    "<": "lt",
-    ">": "gt",
-    "(": "langle",
-    ")": "rangle",
-    r"\emptyset ": "varnothing",
-    r"^\circ ": "degree",
-    APPROXIMATELY: "approx simeq doteq cong",
-    " ": "quad qquad space enspace thinspace medspace thickspace",
-    "": "underline displaystyle textstyle",
-}
-_COMMAND_OF = {name: command for command, names in _SYNONYMS.items() for name in names.split()}
+_TABLES = yaml.safe_load(resources.files(__package__).joinpath("notation.yaml").read_text("utf-8"))
+_COMMAND_OF = {name: command for command, names in _TABLES["synonyms"].items() for name in names.split()}
 RELATION = re.compile(r"[<>]|\\(?:le|ge|ne)(?![a-zA-Z])")  # an inequality sign
 _BASES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10}
 _BASES |= {"twelve": 12, "sixteen": 16}
@@ -82,25 +68,7 @@ _REWRITTEN: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"\\\\(?=[a-zA-Z])(?!.*\\end)", r"\\"),
     (r"\\(?:rm|bf|it) (?!\{)", " "),
     (r"\\([a-zA-Z]+)", lambda match: _COMMAND_OF.get(match[1], match[0])),
-    (r"\\[hv]?phantom ?(?:\{[^{}]*\}|[-+\d])", ""),
-    (r"\\(?:text)?color ?\{[^{}]*\}", ""),
-    (r"(?<=\d)(?:, ?\\!|\{ ?, ?\}) ?(?=\d{3}(?!\d))", ""),
-    (r"(?<!\\)\\! ?", ""),
-    (r"(?<!\\)\\[,;:> ]|~", " "),
-    (r"(?<![a-z] )(?<![a-z])\{ ?, ?\}", ","),
-    (r"(?<!\\)(?:\$|\\[\[\]()])", ""),
-    (r"\\(?:left|right|[bB]igg?[lr]?)(?![a-zA-Z])\s*\.?", ""),
-    (r"\\log ?_ ?(?:e(?![a-zA-Z])|\{ ?e ?\})", r"\\ln "),
-    (r"(?:\{ ?\})?\^ ?(?:\{ ?\\circ ?\}|\\circ(?![a-zA-Z]))", r"^\\circ "),
-    (r"(?<![\d.,/] )(?<![\d.,/])(\d+) (\d+)/(\d+)(?![\d/])", r"\1 \\frac{\2}{\3}"),
-    (r"\\\{ ?\\\}", r"\\emptyset "),
-    (rf"^\\\{{[^|:<>]*?(?:\||\\mid(?![a-zA-Z])|:) ?([^|]*(?:{RELATION.pattern})[^|]*?) ?\\\}}$", r"\1"),
-    (r"<=|=<", r"\\le "),
-    (r">=|=>", r"\\ge "),
-    (r"!=|\\not ?=", r"\\ne "),
-    (r"(?<=[A-Za-z)])['\u2019\u2032]", r"^{\\prime}"),
-    (r"\\text ?\{( ?,? ?)\}", r"\1 "),
-    (r"\\text ?\{ ?([A-Z][a-z]+) ?(\d+) ?\}", r"\1 \2 "),  # a date
+    *map(tuple, _TABLES["rewritten"]),
     (
         r",? ?(?:\\text ?\{ ?,? ?(and|or),? ?\}|(?<=[\d)}\]\s])\b(and|or)\b(?![^{}]*\})"
         r"|\\(land|lor|wedge|vee)(?![a-zA-Z])) ?",
@@ -116,7 +84,7 @@ _LEADING = re.compile(r"^(?:[=≈+]|\\sim(?![a-zA-Z])|\\therefore(?![a-zA-Z])) ?
 _TRAILING = re.compile(r"(?:[ ,;]|(?<!\.)\.)+$")  # dots that stand for more digits or terms remain
 _BRACKETS = re.compile(r"(\\\{(?=.*\\\}$)|[(\[](?!.*\\\}$))(.+?)(\\\}|[)\]])")
 _BOTH_SIGNS = re.compile(r"\\(?:pm|mp)(?![a-zA-Z])")
-_THOUSANDS = re.compile(r"(?<![\d.,])(?<![(\[])\d{1,3}(?:,\d{3})+(?![\d,])|(?<=[(\[])\d{1,3}(?:,\d{3})+(?![\d,)\]])")
+_THOUSANDS = re.compile(r"(?<![\d.,])(?<![(\[])\d{1,3}(?:,\d{3})+(?!\d|,\d)|(?<=[(\[])\d{1,3}(?:,\d{3})+(?![\d,)\]])")
 
 
 @functools.lru_cache(maxsize=10_000)

@@ -72,9 +72,9 @@ def _same(gold: str, answer: str, options: Options) -> bool:
         # Not as a ratio: 12:30 is not 2:5. The answer may leave out a.m. and p.m.
         given_time = _TIME.fullmatch(_SPACES.sub("", answer))
         return given_time is not None and given_time[1] == time[1] and given_time[2] in (None, time[2])
-    if not options.list_answer or ", " in gold:
+    if not options.list_answer or re.search("[,;] ", gold):
         gold = notation.without_thousands(gold)
-    if not options.list_answer or ", " in answer or "," not in gold:
+    if not options.list_answer or re.search("[,;] ", answer) or "," not in gold:
         answer = notation.without_thousands(answer)
     (brackets, golds), (given_brackets, answers) = (notation.bracketed(_MEMBER.sub("", t)) for t in (gold, answer))
     if _SETS.search(gold + answer) and (len(golds) == len(answers) == 1 or brackets or given_brackets):

@@ -22,8 +22,8 @@ for _entry in _WORDS["units"].split(";"):
 
 # What may be a unit at the end of a quantity: commands of text with powers, a degree or percent sign, or plain letters.
 _END = re.compile(
-    r" ?(?P<command>(?:(?:/|\\cdot|\\times|\*)? ?\\text ?\{[^{}]*\} ?(?:\^ ?(?:\{ ?-?\d ?\}|\d) ?)?)+|\\?%"
-    r"|\^\\circ ?(?:\\text ?\{ ?[CF] ?\}|[CF])?)$"
+    r" ?(?P<command>(?:(?:/|\\cdot|\\times|\*)? ?\\text ?\{(?:[^{}]|\{[^{}]*\})*\} ?(?:\^ ?(?:\{ ?-?\d ?\}|\d) ?)?)+"
+    r"|\\?%|\^\\circ ?(?:\\text ?\{ ?[CF] ?\}|[CF])?)$"
     r"|(?<=[\d)}])(?P<space> ?)(?P<bare>[A-Za-zΩÅ°/. ]*[A-Za-zΩÅ])\.?(?P<power>\^\{?[23]\}?)?$"
 )
 _CURRENCY = re.compile(r"^([-+]? ?)(?:\\text ?\{ ?)?(\\\$|euro|yen|GBP|Rs\.?|USD)(?: ?\})? ?(.+)$")
@@ -39,7 +39,9 @@ def read_quantity(text: str, bare: bool) -> tuple[str, str]:
 
     Words that may change the value are not a unit: they stay in the value, which then is not equal to the number alone.
     """
-    text = _CURRENCY.sub(r"\1\3 \\text{\2}", text)
+    if currency := _CURRENCY.fullmatch(text):
+        value, words = read_quantity(currency[1] + currency[3], bare)
+        return (text, "") if words == PERCENT else (value, words or _UNITS[currency[2].strip("\\.")])
     match = _END.search(text)
     if match is None or not (value := text[: match.start()].strip()) or (match["bare"] and not bare):
         return text, ""

@@ -100,7 +100,8 @@ class RunClaim:
             return 0
         d = self.difference
         distance = max(abs(d.mean), 0.0 if self.margin is None else self.margin - self.effect)
-        needed = seeds_to_show(distance, d.spread) if math.isfinite(d.spread) else d.n + 1
+        # Equal values decide from this number of runs on (`student`, `unpaired`).
+        needed = seeds_to_show(distance, d.spread) if math.isfinite(d.spread) else 6 if d.values else 4
         return needed and max(1, needed - d.n)
 
     def text(self) -> str:
@@ -112,7 +113,8 @@ class RunClaim:
             listed = ", ".join(f"{value:.4g}" for value in numbers[:8]) + (", …" if len(numbers) > 8 else "")
             lines.append(f"  {side}: mean {np.mean(numbers):.4g} of {len(numbers)} runs ({listed})")
         lines.append(f"  a − b: {self._effect_text()}, 95% interval, {self.pairing}")
-        if d.n > 2 and (np.ptp(d.values) if d.values else d.spread) <= 1e-12 * abs(d.mean):  # rounding
+        spread = np.ptp(d.values) if d.values else d.spread if math.isfinite(d.spread) else 0.0
+        if d.n > 2 and spread <= 1e-12 * abs(d.mean):  # rounding
             lines.append("  all differences are equal; is it the right metric?")
         elif self.more_seeds is None:
             lines.append("  over 1,000 runs on each side would be needed")
@@ -159,13 +161,15 @@ def decide_runs(
         raise UserError(f"on both sides: {', '.join(sorted(twice))}.")
     endpoints = {side: [endpoint.of(run) for run in runs] for side, runs in (("a", a), ("b", b))}
     all_endpoints = endpoints["a"] + endpoints["b"]
-    for which, place in (("begin", 1), ("end", 2)) if endpoint.auc else (("end", 2),):
+    for which, place in ("end", 2), ("begin", 1):
         steps = [ends[place] for ends in all_endpoints]
         if min(steps) != max(steps):
-            shortest = min(zip(steps, [*a, *b], strict=True), key=lambda pair: pair[0])
-            advice = f" --until {step_text(shortest[0])} compares all of them there." if which == "end" else ""
+            shortest = min(zip(steps, [*a, *b], strict=True), key=lambda pair: pair[0])[1].name
+            shared = max(set.intersection(*({*run.steps} for run in (*a, *b))), default=0.0)
+            advice = f" --until {step_text(shared)} compares all of them there." if which == "end" and shared else ""
+            what = "runs" if endpoint.auc or which == "end" else f"the last {endpoint.last} values"
             raise UserError(
-                f"{metric}: runs {which} at different steps, {step_text(min(steps))} ({shortest[1].name}) to "
+                f"{metric}: {what} {which} at different steps, {step_text(min(steps))} ({shortest}) to "
                 f"{step_text(max(steps))}.{advice}"
             )
     values = {side: [value for value, _, _ in ends] for side, ends in endpoints.items()}

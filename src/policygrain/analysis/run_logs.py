@@ -76,7 +76,10 @@ def _read(path: str, names: str, metric: str, step: str | None) -> list[Run]:
         found.setdefault(named, []).append(row)  # runs may share a name
     chosen = {named: rows for named, rows in found.items() if fnmatchcase(rows[0].run, names)}
     if not chosen:
+        columns = [*dict.fromkeys(name for rows in found.values() for row in rows for name in row.names)]
         there = f"no run is called {names!r}. There are: {some([*found], 30)}." if found else "empty."
+        if found and not any(found):
+            there = f"names no run, and has no chart of {metric!r}. There are: {some(columns, 30)}."
         raise UserError(f"{redacted(path)}: {there}")
     log = redacted(path)
     return [_run(f"{log}::{named}" if named else log, rows, metric, notes) for named, rows in chosen.items()]
@@ -195,7 +198,8 @@ def _rows(path: str, names: str, metric: str, step: str | None, notes: list[str]
 def _inside(folder: Path) -> Path:
     """The log in a folder: TRL's newest, or the only .jsonl or .csv file; a folder of MLflow or TensorBoard itself."""
     if states := [*folder.glob("checkpoint-*/trainer_state.json"), *folder.glob("trainer_state.json")]:
-        return max(states, key=lambda state: read_json(state, "Was it cut off?").get("global_step", 0))
+        read = {state: read_json(state, "Was it cut off?") for state in states}  # or a list of objects
+        return max(read, key=lambda state: read[state].get("global_step", 0) if isinstance(read[state], dict) else 0)
     files = sorted(file for kind in ("jsonl", "csv") for file in folder.glob(f"*.{kind}"))
     if (own := folder / "metrics.jsonl") in files or len(files) == 1:  # of a run of this package, or the only one
         return own if own in files else files[0]

@@ -142,12 +142,17 @@ def student(values: Sequence[float] | Array, unit: str = SEEDS) -> Difference:
 
 
 def unpaired(a: Sequence[float], b: Sequence[float]) -> Difference:
-    """Mean of ``a`` − mean of ``b``, two or more each, by Welch's t; ``n`` of the smaller side, ``spread`` of pairs."""
+    """Mean of ``a`` − mean of ``b``, two or more each, by Welch's t; ``n`` of the smaller side, ``spread`` of pairs.
+
+    A few equal values on each side have no interval, where not even a permutation test would decide.
+    """
     one, two = (float(np.var(side, ddof=1)) / len(side) for side in (a, b))
     n, error2 = min(len(a), len(b)), one + two
     parts = one**2 / (len(a) - 1) + two**2 / (len(b) - 1)
-    df = error2**2 / parts if parts else len(a) + len(b) - 2
-    return _by_student(float(np.mean(a) - np.mean(b)), math.sqrt(error2 * n), n, df, SEEDS, ())
+    df, mean = error2**2 / parts if parts else len(a) + len(b) - 2, float(np.mean(a) - np.mean(b))
+    if max(np.ptp(a), np.ptp(b)) < 1e-9 * abs(mean) and math.comb(len(a) + len(b), n) * LEVEL <= 2:
+        return Difference(mean, -math.inf, math.inf, n, SEEDS, math.inf, (), lambda _: 1.0)
+    return _by_student(mean, math.sqrt(error2 * n), n, df, SEEDS, ())
 
 
 def _by_student(mean: float, spread: float, n: int, df: float, unit: str, values: tuple[float, ...]) -> Difference:

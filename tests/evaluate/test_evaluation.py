@@ -165,6 +165,7 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_right_answer():
 def test_majority():
     for answers, share in ((["7", "7", "3"], 1.0), (["7", "3", "3"], 0.0), (["7", "3"], 0.5), ([None, None], 0.0)):
         assert majority([(answer, answer == "7") for answer in answers]) == share
+    assert majority([("1/2", True), ("0.5", True), ("3", False)]) == 1.0, "one right answer, written in two ways"
 
 
 def test_the_record_of_a_benchmark_by_hand():

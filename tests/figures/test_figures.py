@@ -164,14 +164,16 @@ def test_a_sweep_shows_final_accuracy_by_value(tmp_path):
 
 
 def test_the_average_leaves_out_a_benchmark_that_says_so(tmp_path):
-    """The one left out is wrong on all problems."""
+    """The one left out is wrong on all problems; nor do the seeds' marks in a sweep count it."""
     names = ("count", "largest")
     benchmarks = [{"name": name, "source": name, "size": 12, "average": name == "count"} for name in names]
-    results = made(tmp_path, {}, evaluation={"benchmarks": benchmarks})
+    results = made(tmp_path, {}, evaluation={"benchmarks": benchmarks}, sweeps={"size": {"tepo": 1, "grpo": 2}})
     for record in tmp_path.glob("runs/tepo/*/evaluation/records.json"):
         content = json.loads(record.read_text())
-        content["records"][1]["per_problem"] = [0.0] * 12
+        content["records"][1] |= {"per_problem": [0.0] * 12, "accuracy": 0.0}
         change(record, content)
+    marks = [line.get_ydata() for line in figure("sweep", results).axes[0].lines if line.get_markersize() == 5]
+    assert [np.mean(of) for of in marks] == pytest.approx([50, 50])
     frame, _ = table("results", results)
     means = frame[frame["arm"] == "tepo"].set_index("benchmark")["mean"]
     assert dict(means) == pytest.approx({"count": 50, "largest": 0, "average": 50})

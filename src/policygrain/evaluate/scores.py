@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..files import atomic_bytes
 from ..grading import Grader, Item
 from ..grading.extraction import extract
-from ..grading.notation import is_list
+from ..grading.notation import compact, is_list
 from ..records import BenchmarkRecord, EvaluatedSample
 
 if TYPE_CHECKING:  # figures use the estimators below, without models
@@ -62,7 +62,7 @@ def score(rows: Sequence[EvaluatedSample], contaminated: list[int], votes: bool 
     rows = [row for row in rows if not row.greedy]
     answers: dict[str, list[tuple[str | None, bool]]] = defaultdict(list)  # of each problem, and whether they are right
     for row in rows:
-        answers[row.id].append((row.answer, row.outcome == "correct"))
+        answers[row.id].append((None if row.answer is None else compact(row.answer), row.outcome == "correct"))
     counts = [(len(given), sum(right for _, right in given)) for given in answers.values()]  # more of repeated problems
     scores, least = [right / n for n, right in counts], min(n for n, _ in counts)
     return BenchmarkRecord(
@@ -94,7 +94,9 @@ def powers_of_two(n: int) -> list[int]:
 
 
 def majority(answers: Sequence[tuple[str | None, bool]]) -> float:
-    """maj@n of one problem: whether the most frequent answer is right; in a tie, the mean. None has no vote."""
-    winners = statistics.multimode(answer for answer, _ in answers if answer is not None)
-    is_right = dict(answers)
-    return sum(is_right[winner] for winner in winners) / len(winners) if winners else 0.0
+    """maj@n of one problem: whether the most frequent answer is right; in a tie, the mean. None has no vote.
+
+    All right answers are one, however they are written; wrong ones are the same if their texts are.
+    """
+    winners = statistics.multimode(True if right else answer for answer, right in answers if answer is not None)
+    return winners.count(True) / len(winners) if winners else 0.0

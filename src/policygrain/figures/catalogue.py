@@ -86,6 +86,7 @@ def sweep(results: StudyResults, shown: Mapping[str, Mapping[str, float]]) -> Fi
         style.points(axes, places, intervals, **style.PLAIN, markersize=4, elinewidth=0.8, capsize=2)
         for arm, place in value_of.items():
             rows = results.evaluations[results.evaluations["arm"] == arm]
+            rows = rows[rows["benchmark"].isin(results.averaged)]
             by_seed = 100 * rows.groupby("seed")["accuracy"].mean()
             marks = {"color": style.PLAIN["color"], "markersize": 5, "alpha": 0.6}
             axes.plot(np.full(len(by_seed), place), by_seed, "_", **marks)

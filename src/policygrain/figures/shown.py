@@ -32,21 +32,10 @@ def evaluated_headline(study: Study) -> list[str]:
     return headline(study) if "headline" in study.experiments and study.experiments["headline"].evaluate else []
 
 
-def beside_grpo(study: Study) -> list[str]:
-    """The other arms of a headline with GRPO."""
-    arms = headline(study)
-    return [arm for arm in arms if arm != "grpo"] if "grpo" in arms else []
-
-
 def at_least_two(names: Iterable[str], study: Study) -> list[str]:
     """The items of ``names`` that are arms of the study; empty if there are fewer than two."""
     there = [name for name in names if name in run_matrix(study).arms]
     return there if len(there) > 1 else []
-
-
-def sampled_benchmarks(study: Study) -> list[str]:
-    """Benchmarks with several responses per problem."""
-    return [b.name for b in study.evaluation.benchmarks if sampling_of(study, b).n > 1]
 
 
 def sweeps(study: Study) -> Mapping[str, Mapping[str, float]]:
@@ -70,11 +59,14 @@ SHOWN: dict[str, tuple[str, Callable[[Study], Any]]] = {
     "clip_ratio": HEADLINE,
     "entropy_regularisation": (ARMS.format(", ".join(ENTROPY_ARMS)), functools.partial(at_least_two, ENTROPY_ARMS)),
     "importance_sampling": (ARMS.format(", ".join(RATIO_ARMS)), functools.partial(at_least_two, RATIO_ARMS)),
-    "convergence": ("grpo and another method in the experiment 'headline'", beside_grpo),
+    "convergence": (
+        "grpo and another method in the experiment 'headline'",
+        lambda study: [arm for arm in headline(study) if arm != "grpo" and "grpo" in headline(study)],
+    ),
     "sweep": ("`sweeps`: each a parameter, in it evaluated methods with its values", sweeps),
     "pass_at_k": (
         "a benchmark with several responses per problem; set `sampling: {n: 8, temperature: 1.0}`",
-        sampled_benchmarks,
+        lambda study: [b.name for b in study.evaluation.benchmarks if sampling_of(study, b).n > 1],
     ),
 }
 

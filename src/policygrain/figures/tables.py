@@ -53,14 +53,14 @@ def decodings(results: StudyResults) -> list[str]:
 
 def overview(results: StudyResults) -> Part:
     """A row per evaluated arm: accuracy over the averaged benchmarks, and tokens per sampled response."""
-    rows, counts = [], {}
+    rows, units = [], list[str]()
     for arm in evaluated(results):
         found = [measures.final_accuracy(results, arm, column=column) for column in decodings(results)]
         cells = [f"{e.mean:.1f}\u00a0±\u00a0{max(e.high - e.mean, e.mean - e.low):.1f}" for e in found]
         tokens = measures.response_length(results, arm).mean()
         rows.append([name_of(results, arm), *cells, *[""] * (2 - len(cells)), f"{tokens:.0f}"])
-        counts[found[0].n] = found[0].unit
-    over = f"± 95% over {' or '.join(map(str, sorted(counts)))} {next(iter(counts.values()))}"
+        units.append(f"{found[0].n} {found[0].unit}")
+    over = f"± 95% over {' or '.join(dict.fromkeys(units))}"
     names = results.averaged
     benchmarks = f"{len(names)} benchmarks" if len(names) > 1 else names[0]
     header = ("accuracy in percent", "sampled", "greedy", "tokens")

@@ -4,10 +4,12 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
 from transformers import Gemma3Config, Qwen2Config
 
 from policygrain.errors import UserError
@@ -24,16 +26,7 @@ from ..support.small import small_study
 from ..support.training_batches import random_batch
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has 79.14 GiB.", "Tried to allocate 2.50 GiB"),
-        ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes", "micro_batch_tokens (16384)"),
-        ("CUDA error: uncorrectable ECC error encountered", "The same command resumes from the last checkpoint"),
-        ("CUDA error: an illegal memory access was encountered", None),
-        ("this type is not supported on this hardware", None),
-    ],
-)
+@pytest.mark.parametrize(("text", "said"), yaml.safe_load(Path(__file__).with_name("errors.yaml").read_text()))
 def test_too_little_memory_or_a_lost_gpu_says_what_to_do_and_other_errors_are_left(text, said):
     expected = pytest.raises(RuntimeError if said is None else UserError, match=re.escape(text))
     with expected as raised, gpu_errors(Training(micro_batch_tokens=16384)):

@@ -141,23 +141,15 @@ def centred(ratio, batch):
     centre, nothing = batch.step_tensors.log_probs.mean(), batch.mask & False
     return Surrogate(ratio * (batch.log_probs - centre), nothing, nothing)
 
-@needs("step_log_probs")
-def declared(ratio, batch):
-    return centred(ratio, batch)
-
 def low_entropy(batch):
-    return -batch.entropy
-
-@needs("entropy_gradient")
-def low_entropy_declared(batch):
     return -batch.entropy
 
 def far(batch):
     return (batch.log_probs - batch.ref_log_probs).abs()
 
-@needs("reference", "groups")
-def far_declared(batch):
-    return (batch.log_probs - batch.ref_log_probs).abs() + 0 * batch.groups.unsqueeze(1)
+declared = needs("step_log_probs")(lambda ratio, batch: centred(ratio, batch))
+low_entropy_declared = needs("entropy_gradient")(lambda batch: low_entropy(batch))
+far_declared = needs("reference", "groups")(lambda batch: far(batch) + 0 * batch.groups.unsqueeze(1))
 """
 
 

@@ -74,14 +74,7 @@ def test_the_loop_is_one_process(made, tmp_path, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("trainer", "version", "message"),
-    [
-        ("trl", "1.3.0", "trl 1.3.0 is installed.*run `make setup`"),
-        ("trl", None, "is not installed.*run `make setup`"),
-        ("verl", None, "verl is not installed; run `make setup-verl`"),
-    ],
-)
+@pytest.mark.parametrize(("trainer", "version", "message"), DATA["not installed"])
 def test_a_trainer_that_is_missing_or_of_another_release_is_named(trainer, version, message, monkeypatch):
     monkeypatch.setenv(verl.PYTHON, "nowhere")
     monkeypatch.setattr(check, "version", Mock(side_effect=[version or check.PackageNotFoundError()]))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from torch.nn.utils import parameters_to_vector
 
 from policygrain.cli import main
@@ -26,43 +27,20 @@ from ..support.small import SMALL, assert_same_end, assert_same_run, small_study
 
 pytestmark = pytest.mark.trl
 TIMEOUT = 240
-# Everything whose order or state could differ after a resume: warmup, several passes, and batches that are not full.
-METHODS = {
-    "few_groups": {"base": "dapo", "sampler": {"dynamic": True, "max_batches": 1}},
-    # The overlong penalty makes rewards differ. Where all are equal, the gradient of a KL to the initial model is at
-    # first rounding alone, and AdamW makes it as large as any other.
-    "to_initial": {
-        "base": "grpo",
-        "penalties": [{"name": "kl", "coefficient": 0.1, "reference": "initial"}],
-        "sampler": {"overlong_buffer": 1.0},
-    },
-    "leave_one_out": {"base": "grpo", "advantage": "rloo"},
-}
-CHANGED = {"updates_per_batch": 4, "epochs": 2, "off_policy_steps": 1, "warmup_updates": 5, "weight_decay": 0.1}
+DATA = yaml.safe_load(Path(__file__).with_name("trl.yaml").read_text())
+CHANGED = DATA["changed"]
 
 
 def study(method: str, trainer: str = "trl", model: dict[str, Any] | None = None, **training: Any) -> Study:
     return small_study(
         model=model or {},
         training={"trainer": trainer, **training},
-        methods=METHODS,
+        methods=DATA["methods"],
         experiments={"headline": {"methods": [method]}},
     )
 
 
-@pytest.mark.parametrize(
-    ("method", "training"),
-    [
-        ("dapo", {"updates_per_batch": 1}),
-        ("tepo", {"updates_per_batch": 4}),
-        ("mpo", {"updates_per_batch": 4, "micro_batch_tokens": 30}),
-        ("mpo", {"updates_per_batch": 16, "steps": 3}),
-        ("few_groups", CHANGED),
-        ("to_initial", {"old_log_probs": "engine"}),
-        ("clip_cov", {"updates_per_batch": 3, "compute": "float32", "activation_checkpointing": True}),
-        ("leave_one_out", {}),
-    ],
-)
+@pytest.mark.parametrize(("method", "training"), DATA["paired"])
 def test_a_run_by_trl_is_the_run_of_the_loop_but_for_rounding(method, training, made, tmp_path):
     one = train_small(study(method, "policygrain", **training), tmp_path / "loop", *made)
     other = train_small(study(method, **training), tmp_path / "trl", *made)

@@ -355,7 +355,7 @@ class Training(Section):
     temperature: float = of_run(1.0, "temperature of rollouts, log-probabilities and entropy", gt=0, le=10)
     max_tokens: PositiveInt = of_run(112, "maximum length of a response (L_max), in tokens")
     micro_batch_tokens: PositiveInt = of_nothing(
-        2048, "maximum tokens of prompts and responses per forward pass; changes no result"
+        2048, "maximum tokens of prompts and responses per forward pass; changes no result (but what Clip-Cov draws)"
     )
     engine: Literal["transformers", "vllm"] = of_run("transformers", "engine that samples rollouts")
     kv_gib: float | None = of_nothing(
@@ -464,11 +464,6 @@ class Tracking(Section):
     live: bool = of_nothing(True, "runs log themselves while they are trained; false: when all are done")
 
 
-def _finished(methods: Any) -> Any:
-    """The methods of a study, resolved; what is no mapping is refused by its type."""
-    return resolved_methods(methods) if isinstance(methods, Mapping) else methods
-
-
 class Study(Section):
     """A study file."""
 
@@ -495,9 +490,10 @@ class Study(Section):
         "evaluation code of Qwen2.5-Math, which the published tables used",
     )
     training: Training = Field(Training(), description="the training loop")
-    methods: Annotated[dict[Name, InstanceOf[Method]], BeforeValidator(_finished)] = of_run(
-        {}, "new methods, each with the method (`base`) that it changes, and changes to presets"
-    )
+    methods: Annotated[
+        dict[Name, InstanceOf[Method]],
+        BeforeValidator(lambda given: resolved_methods(given) if isinstance(given, Mapping) else given),
+    ] = of_run({}, "new methods, each with the method (`base`) that it changes, and changes to presets")
     experiments: dict[Name, Experiment] = Field(min_length=1, description="by name: methods × settings × seeds")
     evaluation: Evaluation = Field(description="evaluation on benchmarks")
     figures: Annotated[list[FigureName], AfterValidator(distinct)] = of_figures(

@@ -23,7 +23,7 @@ from .schema import Artefact, Study, decides, leaves
 
 CODE = "code"  # a setting of runs: custom function, or file of a command → digest
 # Increased with a change of the program after which results of a stage differ, so that it runs again; records have it.
-VERSIONS = {"data": 1, "benchmarks": 1, "start": 1, "train": 2, "evaluation": 1, "figures": 1, "tracking": 1}
+VERSIONS = {"data": 2, "benchmarks": 1, "start": 1, "train": 3, "evaluation": 2, "figures": 1, "tracking": 1}
 FILES_END = re.compile(r"""[\s;&|()<>"'`=]+""")  # between the names of files in a command
 
 

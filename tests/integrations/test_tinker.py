@@ -54,7 +54,7 @@ def step_of(fields: dict[str, Any]) -> tuple[list[Any], list[torch.Tensor]]:
 def test_loss_and_gradient_are_those_of_the_whole_step(objective, fields):
     """Turns are those of the mask; ages are given."""
     data, log_probs = step_of(fields)
-    loss, metrics = loss_function(objective)(data, log_probs)
+    loss, metrics = loss_function(objective, max_length=fields["mask"].shape[1])(data, log_probs)
     want, gradient = loss_and_gradient(objective, fields)
     torch.testing.assert_close(loss.detach(), want)
     for i, own in enumerate(torch.autograd.grad(loss, log_probs)):
@@ -75,7 +75,8 @@ def test_what_the_sdk_sends_is_the_negative_gradient(objective, fields):
         data.append(types.Datum(model_input=types.ModelInput.from_ints([1] * length), loss_fn_inputs=tensors))
         outputs.append({"logprobs": types.TensorData.from_torch(fields["log_probs"][i, :length])})
     result = types.ForwardBackwardOutput(loss_fn_output_type="x", loss_fn_outputs=outputs, metrics={})
-    sent = TrainingClient._compute_custom_loss(data, loss_function(objective), result)
+    loss = loss_function(objective, max_length=fields["mask"].shape[1])
+    sent = TrainingClient._compute_custom_loss(data, loss, result)
     want, gradient = loss_and_gradient(objective, fields)
     assert sent.loss_sum == pytest.approx(float(want), rel=1e-6)
     for i, datum in enumerate(sent.data):

@@ -107,7 +107,7 @@ def verl_objective(mode: str, config: Any, fields: dict[str, Any], micro: int = 
         dp_size=ranks,
         batch_num_tokens=int(fields["mask"].sum()),
         global_batch_size=len(log_probs),
-        loss_scale_factor=None,
+        loss_scale_factor=fields["mask"].shape[1],
     )
     loss = torch.zeros((), dtype=torch.float64)
     for i in range(0, len(log_probs), rows):

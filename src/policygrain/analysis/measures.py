@@ -205,7 +205,11 @@ def contrasts(results: StudyResults) -> list[Contrast]:
         tested = [pair for pair, auc in of_kind.items() if any(auc.values) and auc.n >= FEWEST]
         missing = [1.0] * sum(pair.whole == whole and pair not in aucs for pair in planned)
         p |= zip(tested, holm([aucs[pair].p for pair in tested] + missing), strict=False)
-        small |= zip(tested, holm([_beyond(pair, aucs[pair]) for pair in tested] + missing), strict=False)
+        beyond = [  # by two one-sided tests
+            1.0 if pair.margin is None else max(aucs[pair].above(-pair.margin), aucs[pair].below(pair.margin))
+            for pair in tested
+        ]
+        small |= zip(tested, holm(beyond + missing), strict=False)
     found = []
     for pair, area in aucs.items():
         arms = results, pair.arm.name, pair.reference.name
@@ -213,11 +217,6 @@ def contrasts(results: StudyResults) -> list[Contrast]:
         length = there(length_difference, *arms)
         found.append(Contrast(pair, area, sampled, greedy, length, p.get(pair, 1.0), small.get(pair, 1.0)))
     return sorted(found, key=lambda c: (c.pair.whole, c.p))
-
-
-def _beyond(pair: Pair, auc: Difference) -> float:
-    """The p-value of a difference beyond the margin, by two one-sided tests; 1 without a margin."""
-    return 1.0 if pair.margin is None else max(auc.above(-pair.margin), auc.below(pair.margin))
 
 
 def there(measure: Callable[..., Difference], *arms: Any, **options: str) -> Difference | None:

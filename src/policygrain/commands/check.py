@@ -21,7 +21,7 @@ from ..hub import config_of
 from ..study import Study, load_study
 from ..study.dependencies import start_seeds
 from ..study.runs import RULE, check_comparisons, methods_of, run_matrix
-from ..trainers.check import check_trainers, trainer_notes
+from ..trainers.check import BY_VERL, check_trainers
 
 SOME = 60  # problems that are checked of each synthetic family
 SUBMITTED = ("start_model", "train", "train_arm", "evaluate")  # rules whose jobs a cluster runs
@@ -68,7 +68,8 @@ def notes(study: Study) -> list[str]:
             f"training.off_policy_steps: in {stale[0]} a quarter of the batches or more are sampled by the initial "
             "model, and age is not constant; train more steps."
         )
-    return messages + trainer_notes(study)
+    by_verl = any(arm.training.trainer == "verl" and arm.method.sampler.dynamic for arm in arms.values())
+    return messages + [BY_VERL] * by_verl
 
 
 def _check_problems(study: Study) -> None:

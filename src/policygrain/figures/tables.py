@@ -60,11 +60,11 @@ def overview(results: StudyResults) -> Part:
         tokens = measures.response_length(results, arm).mean()
         rows.append([name_of(results, arm), *cells, *[""] * (2 - len(cells)), f"{tokens:.0f}"])
         units.append(f"{found[0].n} {found[0].unit}")
-    over = f"± 95% over {' or '.join(dict.fromkeys(units))}"
+    over = " or ".join(dict.fromkeys(units))
     names = results.averaged
     benchmarks = f"{len(names)} benchmarks" if len(names) > 1 else names[0]
     header = ("accuracy in percent", "sampled", "greedy", "tokens")
-    return Part(header, rows, f"Mean of {benchmarks}, {over}; tokens per sampled response.")
+    return Part(header, rows, f"Mean of {benchmarks}, ± 95% over {over}; tokens per sampled response.")
 
 
 def results_table(results: StudyResults) -> tuple[pd.DataFrame, list[Part]]:

@@ -43,12 +43,18 @@ def chosen(objective: str | Method) -> Method:
     return resolved
 
 
-def refuse(objective: Method, trainer: str, lacks: Iterable[Need], wrong: Iterable[str] = ()) -> None:
-    """UnsupportedOption if the method needs what the trainer ``lacks``; ``wrong``: sentences on what else is wrong."""
-    needs = objective.needs
-    needed = [need for need in lacks if need in needs]
+def refuse(
+    objective: Method, trainer: str, lacks: Iterable[Need], wrong: Iterable[str] = (), **longest: int | None
+) -> None:
+    """UnsupportedOption if the method needs what the trainer ``lacks``; ``wrong``: sentences on what else is wrong.
+
+    ``longest``: the trainer's option for the longest possible response, which some methods divide by.
+    """
+    needed = [need for need in lacks if need in objective.needs]
     problems = [f"it needs {NEEDS[need]}, which {trainer} does not give to a loss." for need in needed]
     problems += wrong
+    if objective.aggregation.name == "seq_mean_token_sum_norm" and None in longest.values():
+        problems += [f"its aggregation divides by the longest possible response; set {', '.join(longest)}."]
     if problems:
         raise UnsupportedOption(f"{objective.name}: " + " ".join(problems))
 

@@ -28,7 +28,7 @@ def loss_function(objective: str | Method = "tepo", *, max_length: int | None = 
     Tinker's server does not send.
     """
     resolved = chosen(objective)
-    refuse(resolved, "Tinker", ("reference", "entropy_gradient", "mtp_heads", "groups"))
+    refuse(resolved, "Tinker", ("reference", "entropy_gradient", "mtp_heads", "groups"), max_length=max_length)
     warn_sampler(resolved)
 
     def loss(data: Sequence[Any], logprobs: Sequence[Tensor]) -> tuple[Tensor, dict[str, float]]:

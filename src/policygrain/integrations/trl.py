@@ -58,7 +58,8 @@ class PolicyGrainTrainer(GRPOTrainer):
         given = kwargs.get("args") or next((a for a in args if hasattr(a, "steps_per_generation")), None)
         config = given or GRPOConfig(bf16=False)  # the defaults, as in TRL; bf16 needs a GPU and is not read here
         wrong = _wrong(self.objective, config, micro_batch_statistics)
-        refuse(self.objective, "TRL", ("mtp_heads", "groups", "staleness"), wrong)
+        longest = {"max_completion_length": config.max_completion_length}
+        refuse(self.objective, "TRL", ("mtp_heads", "groups", "staleness"), wrong, **longest)
         warn_sampler(self.objective, applied=["mask_truncated"])
         # Micro-batches that are accumulated, and those that a batch of rollouts is trained on.
         if config.gradient_accumulation_steps % (config.steps_per_generation * config.num_iterations) == 0:
@@ -73,11 +74,11 @@ class PolicyGrainTrainer(GRPOTrainer):
         self._parts: list[dict[str, float]] = []  # metrics of the micro-batches of this step so far
         super().__init__(*args, **kwargs)
 
-    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
-        """As in TRL; passes without gradient return entropies, too, where the objective reads them."""
-        if self._reads_entropies and not torch.is_grad_enabled():
+    def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> Any:
+        """As in TRL; the policy's passes without gradient return entropies, too, where the objective reads them."""
+        if self._reads_entropies and not torch.is_grad_enabled() and model is not self.ref_model:
             kwargs["compute_entropy"] = True
-        outputs = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        outputs = super()._get_per_token_logps_and_entropies(model, *args, **kwargs)
         if not torch.is_grad_enabled():
             self._scored.append(outputs[:2])
         return outputs
@@ -215,8 +216,6 @@ def _wrong(objective: Method, config: Any, micro_batch_statistics: bool) -> Iter
             yield "anchor: rollout already corrects for the engine; set vllm_importance_sampling_correction=False."
         if isinstance(objective.clip, Vespo) and not mode.startswith("token"):
             yield f"its clip weights tokens; set vllm_importance_sampling_mode='token_mask' (got {mode!r})."
-    if objective.aggregation.name == "seq_mean_token_sum_norm" and config.max_completion_length is None:
-        yield "its aggregation divides by the longest possible response; set max_completion_length."
     if "step_log_probs" in needs and not micro_batch_statistics and (accumulated, config.world_size) != (1, 1):
         yield (
             "it reads statistics of the whole step, and TRL computes a micro-batch at a time: use "

@@ -65,8 +65,9 @@ def policy_loss(
     Normalised by the mini-batch (`config.global_batch_info`) and multiplied by the number of ranks, over which verl
     averages gradients. UnsupportedOption for options of verl that this loss does not read, or that would add a penalty.
     """
-    refuse(objective, "verl", VERL_LACKS, _wrong(objective, loss_agg_mode, config))
     info: Mapping[str, Any] = getattr(config, "global_batch_info", None) or {}
+    longest = {"actor.loss_scale_factor": info.get("loss_scale_factor")}  # else verl has that of the micro-batch
+    refuse(objective, "verl", VERL_LACKS, _wrong(objective, loss_agg_mode, config), **longest)
     batch = TokenBatch(
         log_prob,
         old_log_prob,

@@ -109,7 +109,7 @@ def _flags(method: Method, batch: TokenBatch) -> dict[str, float]:
 def _metrics(
     batch: TokenBatch, r: Tensor, surrogate: Surrogate, weights: Tensor, entropy_signal: EntropySignal
 ) -> dict[str, Tensor]:
-    # w_t ∂u_t/∂log r_t: the weight of this token's ratio in the gradient.
+    # w_t ∂u_t/∂log r_t: the weight of this token's ratio in the gradient, where u_t is w_t r_t Â_t.
     pull = weights * r * batch.advantages
     if surrogate.silenced:
         pull = torch.where(surrogate.low | surrogate.high, 0.0, pull)

@@ -127,7 +127,7 @@ class Method:
     mtp_heads: MtpHeads = setting(MtpHeads(), "prediction heads, for a block ratio with future: mtp_heads")
     anchor: Anchor = setting(
         "old",
-        "policy in the denominator of the ratio. old: the trainer's policy before the step's updates; "
+        "policy in the denominator of the ratio. old: the policy that sampled, in the trainer's arithmetic; "
         "rollout: the engine that sampled, so that the ratio also corrects for the engine (verl's bypass mode); "
         "loglinear: a policy between the engine and the current policy by the age of the rollouts (A-3PO), whose ratio "
         "to the engine is the weight of the correction",

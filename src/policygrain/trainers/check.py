@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 TRL: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("trl.yaml").read_text())
 # The modules with the `train` of each trainer. Most import torch, so they are imported when they are used.
 TRAINERS = {"policygrain": "..train.loop", "trl": ".trl", "verl": ".verl", "command": ".command"}
+BY_VERL = (
+    "training.trainer: with dynamic sampling verl replaces dropped groups by other groups than the loop, so its "
+    "runs are not paired by seed with those of other methods, and differences have wider intervals. It logs "
+    "nothing about dropped groups: `sampled_accuracy` is empty, and `total_tokens` estimated."
+)
 # Packages of trainers: the release that runs were tested with, and how it is installed.
 PACKAGES = {"trl": ("1.16", "run `make setup`, or pip's extra `trl`"), "verl": ("0.9", "run `make setup-verl`")}
 
@@ -65,17 +70,6 @@ def check_trainers(study: Study) -> None:
         check_arm(study, arm)
     if any(arm.training.trainer == "command" for arm in arms):
         import_module(TRAINERS["command"], __package__).check_distinct(study)
-
-
-def trainer_notes(study: Study) -> list[str]:
-    """Notes on effects of a study's trainers that are easily missed."""
-    note = (
-        "training.trainer: with dynamic sampling verl replaces dropped groups by other groups than the loop, so its "
-        "runs are not paired by seed with those of other methods, and differences have wider intervals. It logs "
-        "nothing about dropped groups: `sampled_accuracy` is empty, and `total_tokens` estimated."
-    )
-    arms = run_matrix(study).arms.values()
-    return [note] if any(arm.training.trainer == "verl" and arm.method.sampler.dynamic for arm in arms) else []
 
 
 def check_arm(study: Study, arm: Arm) -> None:

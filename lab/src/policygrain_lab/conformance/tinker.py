@@ -66,7 +66,7 @@ def assert_tinker(
         return change
 
     rows = [row.clone().requires_grad_() for row in now]
-    loss, _ = loss_function(chosen)(data, rows)
+    loss, _ = loss_function(chosen, max_length=max(map(len, rows)))(data, rows)
     weights = [-row for row in torch.autograd.grad(loss, rows)]
     send = _as_weights if carrier == "cross_entropy" else _as_advantages
     # Half of each datum's gradient, and −½ of it with data that end there: a sum moves the model −½ as far.

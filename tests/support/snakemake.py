@@ -1,5 +1,6 @@
 """Snakemake as a user calls it, and what its dry runs say."""
 
+import atexit
 import multiprocessing
 import os
 import re
@@ -63,7 +64,10 @@ def _main(arguments: Sequence[str], folder: str, environment: dict[str, str], ou
 
     from snakemake.cli import main
 
-    main()
+    try:
+        main()
+    finally:
+        atexit._run_exitfuncs()  # which a process of multiprocessing leaves out
 
 
 def snakemake(root: Path, folder: Path, study: Path | str, *arguments: str, **environment: str) -> Done:

@@ -90,6 +90,13 @@ def test_a_change_starts_what_depends_on_it(changes, expected, finished):
     assert finished.planned() == (wanted | DRAWN if "drawn" in expected else wanted)
 
 
+def test_a_dry_run_leaves_no_trace(finished):
+    finished.change(training={"learning_rate": 0.5})
+    assert finished.planned()["train_arm"]
+    finished.change()
+    assert finished.planned() == {}
+
+
 def test_files_that_are_gone_are_made_again_and_nothing_else(finished):
     shutil.rmtree(finished.results / "figures")
     assert finished.planned("figures") == {"figure": 5}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import shlex
@@ -38,7 +39,7 @@ def open_study(workflow: Workflow) -> Study:
         if workflow.is_main_process:
             try:
                 lock_study(folder := StudyFolder(Path("results") / study.name))
-                write_settings(study, folder)
+                write_settings(study, folder, workflow.output_settings.dryrun)
             except UserError:
                 if not workflow.output_settings.dryrun:
                     raise
@@ -54,11 +55,11 @@ def lock_study(folder: StudyFolder) -> None:
     HELD.append(lock(folder.workflow_lock, message))
 
 
-def write_settings(study: Study, folder: StudyFolder) -> None:
+def write_settings(study: Study, folder: StudyFolder, dry_run: bool = False) -> None:
     """Write the study, and the settings of its stages, to files; a file is only written if its content changes.
 
     What is made from a file that has been written is older than it, so Snakemake makes it again. For problems and an
-    initial model that are not here, the digests that were recorded stand.
+    initial model that are not here, the digests that were recorded stand. A dry run puts all back at its end.
     """
     known = {name: _content(folder.settings(name)) for name in ("data", "benchmarks", "evaluation")}
     sources = {**known["data"].get("sources", {}), **known["benchmarks"].get("sources", {}), **source_digests(study)}
@@ -73,8 +74,19 @@ def write_settings(study: Study, folder: StudyFolder) -> None:
         for name, content in stage_settings(study, sources, start).items()
     }
     for path, text in {folder.study: study_text(study, folder.study), **texts}.items():
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
+        before = path.read_text(encoding="utf-8") if path.exists() else None
+        if before != text:
+            if dry_run:
+                atexit.register(_put_back, path.absolute(), before, path.stat().st_mtime_ns if path.exists() else 0)
             atomic_text(path, text)
+
+
+def _put_back(path: Path, text: str | None, time: int) -> None:
+    if text is None:
+        path.unlink()
+    else:
+        atomic_text(path, text)
+        os.utime(path, ns=(time, time))
 
 
 def _content(path: Path) -> dict[str, Any]:

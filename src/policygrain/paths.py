@@ -61,6 +61,7 @@ class StartFolder(Folder):
     """An initial model that the pipeline builds, `start/seedS/`."""
 
     record = Inside("start.json", Path)  # settings and digest of the model; written last
+    made = property(lambda folder: folder.path.with_suffix(".json"))  # a copy of the record, beside the folder
     evaluation = Inside("evaluation", EvaluationFolder)
 
 
@@ -112,10 +113,6 @@ class StudyFolder(Folder):
     def start(self, seed: int | str) -> StartFolder:
         """An initial model."""
         return StartFolder(self.path / "start" / f"seed{seed}")
-
-    def start_record(self, seed: int) -> Path:
-        """The record of an initial model, which is also in its folder."""
-        return self.path / START / f"seed{seed}.json"
 
     def evaluated(self, arm: str) -> Path:
         """The record of the evaluation of an arm's models, or of the initial models (`START`)."""

@@ -64,7 +64,7 @@ def test_a_key_changes_what_it_declares_and_nothing_else(key):
     assert now != value, "another value"
     after = with_values({key: value})
     # A figure has settings of its own.
-    assert changed(REFERENCE, after) == (decided(key) if key != "figures" else set())
+    assert changed(REFERENCE, after) == (decided(key) if key != "figures" else {"report"})
     own, other = (run_settings(study, Arm.of(study, "mine"), 5) for study in (REFERENCE, after))
     assert (own != other) == ("run" in decides(KEYS[key]))
 
@@ -118,12 +118,11 @@ def test_another_content_of_the_file_of_a_custom_function_changes_the_arms_that_
 
 
 def test_another_content_of_a_file_of_the_command_changes_its_runs(tmp_path, monkeypatch):
-    """Wherever the command names it, after the method's name is filled in; a comment may have an apostrophe."""
     monkeypatch.chdir(tmp_path)
     words = "cd . && python a.py --config=b.yaml --recipe '{method}.yaml'; python d.py||true # don't stop"
     keys = {"metrics": {"validation_accuracy": "a"}, "logs": {"file": "{out}/log", "format": "csv"}}
-    keys |= {"trainer": "command", "command": words + "x" * 400}
-    study = with_values({f"training.{key}": value for key, value in keys.items()})
+    keys = {f"training.{key}": value for key, value in keys.items()}
+    study = with_values({**keys, "training.trainer": "command", "training.command": words + "x" * 400})
     found = []
     for name in ("a.py", "b.yaml", "mine.yaml", "d.py"):
         (tmp_path / name).write_text("0")

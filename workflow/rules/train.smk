@@ -2,10 +2,10 @@
 # have different seeds, and outputs cannot depend on a wildcard: a rule per list of seeds, `train_arm` for the study's.
 ARMS_OF = {}  # the seeds of a job, or the wildcard → its arms
 for arm, runs in MATRIX.by_arm().items():
-    seeds = tuple(run.seed for run in runs) if STUDY.seeds_per_process == "all" else ("{seed}",)
+    seeds = tuple(sorted(run.seed for run in runs)) if STUDY.seeds_per_process == "all" else ("{seed}",)
     ARMS_OF.setdefault(seeds, []).append(arm)
 
-RULE_NAMES = {("{seed}",): "train", tuple(STUDY.seeds): "train_arm"}
+RULE_NAMES = {("{seed}",): "train", tuple(sorted(STUDY.seeds)): "train_arm"}
 
 # The trainer resumes from the newest checkpoint in the run's folder. Only summary.json is an output, because Snakemake removes
 # outputs before every attempt; a run that has ended is found by its key in run.json, and costs no step.
@@ -14,7 +14,7 @@ for seeds, arms in ARMS_OF.items():
 
     rule:
         name:
-            RULE_NAMES.get(seeds) or f"train_arm_{'_'.join(map(str, seeds))}"
+            RULE_NAMES.get(seeds) or f"train_arm_{'_'.join(map(str, seeds)) if len(seeds) < 20 else abs(hash(seeds))}"
         input:
             settings="results/{study}/settings/arms/{arm}.json",
             problems="results/{study}/data/train.jsonl",

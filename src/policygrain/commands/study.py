@@ -146,10 +146,10 @@ def start_model_(config: Config = CONFIG, results: Results = None, seeds: Seeds 
     data = require_problems(read.folder)
     claim_gpu()
     for seed in seeds or read.study.seeds[:1]:
-        made = read.folder.start(seed)
+        folder = read.folder.start(seed)
         beside = (StudyFolder(path).start(seed) for path in sorted(read.folder.path.parent.iterdir()))
-        ensure_start_model(read.study, seed, data, made, beside)
-        write_record(read.folder.start_record(seed), start_model(made))
+        ensure_start_model(read.study, seed, data, folder, beside)
+        write_record(folder.made, start_model(folder))
 
 
 @app.command(rich_help_panel=STAGES)

@@ -39,15 +39,16 @@ def stage_settings(study: Study, sources: Mapping[str, str], start: str | None) 
     problems = {s: sources[s] for s in study.data.train if s in sources}
     benchmarks = {b.source: sources[b.source] for b in study.evaluation.benchmarks if b.source in sources}
     pretrained = {} if start is None else {"start_model": start}
+    begin = pretrained if study.model.starts is None else {**pretrained, "first_seed": min(study.seeds)}  # `start_seed`
     stages: dict[str, tuple[str, Any]] = {
         "data": ("data", {**settings(study, "training_data"), "sources": problems}),
         "benchmarks": ("benchmarks", {**settings(study, "benchmarks"), "sources": benchmarks}),
         "start": ("start", {**settings(study, "start_model"), **(pretrained if study.model.sft else {})}),
-        **{f"arms/{name}": ("train", {**arm_settings(study, arm), **pretrained}) for name, arm in arms.items()},
+        **{f"arms/{name}": ("train", {**arm_settings(study, arm), **begin}) for name, arm in arms.items()},
         "evaluation": ("evaluation", {**settings(study, "evaluation"), **pretrained}),
         **{f"figures/{name}": ("figures", drawn) for name in study.figures},
         "tables": ("figures", drawn),
-        "report": ("figures", drawn),
+        "report": ("figures", {**drawn, "figures": study.figures}),
         "tracking": ("tracking", settings(study, "tracking")),
     }
     return {name: {"version": VERSIONS[stage], **content} for name, (stage, content) in stages.items()}

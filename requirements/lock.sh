@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 lock() {
-    uv pip compile pyproject.toml --extra study --extra "$1" --extra lora --extra trl --extra dev --python-version 3.11 --python-platform x86_64-unknown-linux-gnu \
+    uv pip compile pyproject.toml --extra study --extra slurm --extra "$1" --extra lora --extra trl --extra dev --python-version 3.11 --python-platform x86_64-unknown-linux-gnu \
         --no-header --quiet "${@:2}" | sed -e 's/^\(torch==[0-9.]*\)+cpu/\1/' -e '/^ *#/d' >"requirements/$1.lock"
 }
 lock cpu --find-links "${CPU_WHEELS:-https://download.pytorch.org/whl/cpu/torch/}"

@@ -143,7 +143,7 @@ def test_the_locks_match_the_pins(root, flavour):
     """pip, conda and CI install the locks, which are made from the versions in pyproject.toml."""
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    wanted = [*project["dependencies"], *extras["study"], *extras["lora"], *extras["dev"], *extras[flavour]]
+    wanted = project["dependencies"] + [pin for of in ("study", "slurm", "lora", "dev", flavour) for pin in extras[of]]
     lines = (root / "requirements" / f"{flavour}.lock").read_text().splitlines()
     locked = {canonicalize_name(line.split("==")[0]): line.split("==")[1].split()[0] for line in lines if "==" in line}
     for requirement in map(Requirement, wanted):

@@ -52,7 +52,7 @@ from common import parser_of, provenance, save
 from gpu_work import PEAK_TFLOPS, SHAPES, Work, needed_flops, published_case, start_folder, texts, work_of
 from policygrain.data.problem import Problem
 from policygrain.data.prompts import PromptRenderer
-from policygrain.files import read_json_lines
+from policygrain.files import json_lines
 from policygrain.grading import Item, Outcome
 from policygrain.model import loading
 from policygrain.model.device import set_compute_dtype
@@ -115,8 +115,8 @@ def ours(start: str, work: Work, device: str, counted: int, checkpoint_every: in
     with tempfile.TemporaryDirectory() as folder:
         run = RunFolder(Path(folder))
         train_policy(Timed(policy, chosen, collector, problems[:1], run))
-        rows = read_json_lines(run.timings)
-        tokens = [row["response_length_mean"] * work.prompts * work.group for row in read_json_lines(run.metrics)]
+        rows = [row for _, row in json_lines(run.timings)]
+        tokens = [row["response_length_mean"] * work.prompts * work.group for _, row in json_lines(run.metrics)]
     report = {
         "steps": [b["time"] - a["time"] for a, b in itertools.pairwise(rows)],
         "tokens": statistics.mean(tokens[1:]),

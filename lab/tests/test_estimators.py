@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from policygrain.files import read_json_lines
+from policygrain.files import json_lines
 from policygrain.model.scoring import score_tokens
 from policygrain.objective.terms import Aggregation
 from policygrain.paths import DataFolder
@@ -115,7 +115,7 @@ def test_an_update_is_the_gradient_that_training_follows(made):
 
 def test_a_start_that_solves_nothing_has_no_rows_and_a_note(made, tmp_path):
     data = DataFolder(shutil.copytree(made[0], tmp_path / "data"))
-    lines = [json.dumps(row | {"answer": "-7"}) for row in read_json_lines(data.train)]
+    lines = [json.dumps(row | {"answer": "-7"}) for _, row in json_lines(data.train)]
     data.train.write_text("\n".join(lines) + "\n")
     found = measure(Estimation, replace(SPEC, updates=(1,), batches=3, true_prompts=4), STUDY, 0, str(made[1]), data)
     assert found.rows == [] and found.accuracy == {"1/1": 0.0}

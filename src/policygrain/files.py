@@ -136,11 +136,6 @@ def json_lines(path: Path, again: str = "", cut_off: list[str] | None = None) ->
         raise UserError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}.{again}") from error
 
 
-def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a JSON Lines file. UserError as in `json_lines`."""
-    return [row for _, row in json_lines(path)]
-
-
 @contextmanager
 def model_folder(folder: Path, again: str) -> Iterator[Path]:
     """A temporary neighbour of ``folder`` to write a model into; at the end it takes the place of ``folder``.

@@ -159,7 +159,7 @@ def test_contamination_is_written_with_the_data(tmp_path):
 
 def test_no_validation_problem_is_trained_on_though_two_sources_have_it(tmp_path):
     for name in ("one", "two"):
-        rows = [{"id": f"{name}{i}", "problem": f"{i} + 1", "answer": str(i + 1)} for i in range(60)]
+        rows = [{"id": f"{name}{i}", "problem": str(i), "answer": "1"} for i in range(60)]
         write_lines(tmp_path / f"{name}.jsonl", rows)
     study = study_with(["one.jsonl", "two.jsonl"], [{"name": "count", "source": "count"}], tmp_path)
     prepare_training(study, data := DataFolder(tmp_path / "data"))

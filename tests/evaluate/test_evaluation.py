@@ -12,7 +12,6 @@ from policygrain.errors import UserError
 from policygrain.evaluate import evaluation
 from policygrain.evaluate.evaluation import evaluate_study
 from policygrain.evaluate.scores import majority, pass_at_k, powers_of_two, score
-from policygrain.files import read_json_lines
 from policygrain.grading.sandbox import isolation
 from policygrain.model.torch_engine import TorchEngine
 from policygrain.paths import DataFolder, EvaluationFolder, StudyFolder
@@ -20,7 +19,7 @@ from policygrain.records import EvaluatedSample
 from policygrain.results import evaluated_samples, model_evaluation, samples
 from policygrain.study import Study
 
-from ..support.files import write_lines
+from ..support.files import read_lines, write_lines
 from ..support.small import prepare, small_study, trained
 
 GREEDY = {"sampling": {"n": 1, "temperature": 0.0, "max_tokens": 12}}
@@ -42,7 +41,7 @@ def evaluated(made, tmp_path):
 
 @pytest.fixture
 def problems(made):
-    return read_json_lines(DataFolder(made[0]).benchmark("count"))
+    return read_lines(DataFolder(made[0]).benchmark("count"))
 
 
 def own(folder: Path, rows: list[dict[str, Any]]) -> DataFolder:
@@ -201,7 +200,7 @@ def test_a_study_trains_on_programs_and_evaluates_them_beside_sums(evaluated, ma
     )
     prepare(study, data := DataFolder(tmp_path / "data"))
     metrics = trained(study, tmp_path / "run", (data.path, made[1]))
-    solved = sum(int(p["id"][1:]) % 3 == 0 for p in read_json_lines(data.validation))
+    solved = sum(int(p["id"][1:]) % 3 == 0 for p in read_lines(data.validation))
     assert metrics[-1]["validation_accuracy"] == pytest.approx(solved / 10) and 0 < solved < 10
     found = model_evaluation(evaluated(study, data))
     programs, sums = found.records

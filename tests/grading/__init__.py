@@ -3,12 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-from policygrain.files import read_json_lines
 from policygrain.grading import Item, Options
+
+from ..support.files import read_lines
 
 
 def read(name: str) -> list[dict[str, Any]]:
-    return read_json_lines(Path(__file__).with_name(name))
+    return read_lines(Path(__file__).with_name(name))
 
 
 def items(gold: str, *answers: str, options: Options | None = None) -> list[Item]:

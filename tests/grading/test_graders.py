@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 from policygrain.cli import main
 from policygrain.data.sources import load
 from policygrain.errors import UserError
-from policygrain.files import read_json_lines
 from policygrain.grading import Item, MathGrader, NumericGrader, Options, open_grader
 from policygrain.grading.answers import MAX_LENGTH, grade, grade_directly
 from policygrain.grading.extraction import boxed, extract
 from policygrain.grading.notation import parse_number
 
-from ..support.files import RECORDED, write_lines
+from ..support.files import RECORDED, read_lines, write_lines
 from . import items, read
 
 
@@ -56,7 +55,7 @@ def test_reported_answers(extraction, tmp_path):
     with MathGrader(workers=2, extraction=extraction) as opened:
         grade(file, out, opened, Options())
     allowed = {"wrong": {"incorrect", "unparsable", "unreadable_gold"}}
-    graded = read_json_lines(out)
+    graded = read_lines(out)
     assert not [row for row in graded if row["status"] not in allowed.get(row["expected"], {row["expected"]})]
 
 
@@ -78,7 +77,7 @@ def test_lines_are_kept_and_graded(tmp_path, capsys):
     command = ["grade", str(file), "--out", str(out), "--workers", "1"]
     assert main(command) == 0
     expected = [row["line"] | {"correct": row["status"] == "correct", "status": row["status"]} for row in LINES]
-    assert read_json_lines(out) == expected
+    assert read_lines(out) == expected
     assert "3 correct, 2 incorrect, 2 unparsable, 0 timeout, 0 error, 3 unreadable_gold" in capsys.readouterr().out
     assert main([*command, "--strict"]) == 2
     assert f"{file}, line 7: the gold answer 'np.arcsin" in capsys.readouterr().err

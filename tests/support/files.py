@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from policygrain.data.sets import SETS
+from policygrain.files import json_lines
 
 # The registered sets of programs, and those in the folder of real sets.
 CODE = ("humaneval", "humaneval_plus", "mbpp_plus")
@@ -35,6 +36,10 @@ def write_lines(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    return [row for _, row in json_lines(path)]
 
 
 def load_script(path: Path) -> ModuleType:

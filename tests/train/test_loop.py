@@ -15,7 +15,6 @@ from safetensors import SafetensorError
 
 from policygrain.cli import main
 from policygrain.errors import Stopped, UserError
-from policygrain.files import read_json_lines
 from policygrain.model.loading import load_model
 from policygrain.model.small import SmallModel
 from policygrain.model.torch_engine import TorchEngine
@@ -24,6 +23,7 @@ from policygrain.train import loop
 from policygrain.train.policy import update
 from policygrain.train.stopping import SIGNALS, SPARE_SECONDS, Stop, deadline
 
+from ..support.files import read_lines
 from ..support.small import SMALL, assert_same_end, small_study, study_of, train_small, trained, write_study
 
 
@@ -92,7 +92,7 @@ def test_a_run_that_is_stopped_after_each_step_ends_as_the_whole(reason, made, w
         assert main(train) == Stopped.exit_code == 75
         said = f"stopped by {reason} after step {step + 1} of 4, and saved. The same command resumes."
         assert said in capsys.readouterr().err
-        assert [row["step"] for row in read_json_lines(run / "metrics.jsonl")] == [*range(step + 1)]
+        assert [row["step"] for row in read_lines(run / "metrics.jsonl")] == [*range(step + 1)]
     assert main(train) == 0
     assert_same_end(run, whole)
 

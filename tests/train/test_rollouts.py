@@ -1,10 +1,12 @@
 """Between sampling and the loss: rewards, dynamic sampling, and log-probabilities of the old policy and the engine."""
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from policygrain.clock import Clock
 from policygrain.model.engine import Rollout
@@ -21,7 +23,7 @@ from ..support.engines import score_responses
 from ..support.scripted import Scripted
 from ..support.small import study_of, trained
 
-MIXED, ALL, NONE = (True, False), (True, True), (False, False)
+CASES = yaml.safe_load(Path(__file__).with_name("groups.yaml").read_text())
 
 
 def test_the_overlong_punishment_by_hand():
@@ -29,21 +31,9 @@ def test_the_overlong_punishment_by_hand():
     assert overlong(10, 10, 0.0) == 0
 
 
-@pytest.mark.parametrize(
-    ("script", "sampler", "prompts", "sampled"),
-    [
-        # Four are sampled for two and one is useful; then two more for the other, of which one is.
-        ([ALL, NONE, NONE, MIXED, NONE, MIXED, ALL], {"dynamic": True}, [3, 5], 6),
-        ([ALL, MIXED, MIXED, MIXED], {"dynamic": True}, [1, 2], 4),
-        ([ALL, MIXED, MIXED, MIXED], {"dynamic": True, "oversample": 1.5}, [1, 2], 3),
-        ([NONE] * 3 + [MIXED] + [NONE] * 20, {"dynamic": True, "max_batches": 3}, [3], 6),
-        ([ALL, NONE, MIXED], {}, [0, 1], 2),
-        # Our reading of DAPO's condition, which counts correct responses: the punishment is a part of the reward.
-        ([ALL, MIXED, ALL], {"dynamic": True, "overlong_buffer": 0.2}, [0, 1], 4),
-    ],
-    ids=["replaced", "surplus", "oversampled", "given up after max_batches", "not dynamic", "punished"],
-)
+@pytest.mark.parametrize(("script", "sampler", "prompts", "sampled"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
 def test_groups_of_equal_rewards_are_replaced_and_surplus_ones_left_out(script, sampler, prompts, sampled):
+    script = [(group[0] == "1", group[1] == "1") for group in script.split()]
     lengths = (3, 10) if "overlong_buffer" in sampler else (3, 3)
     engine, settings = Scripted(script, lengths), Training(prompts_per_step=2, group=2, max_tokens=10)
     rollouts, counts = engine.collector(settings, Sampler(**sampler)).collect(None, 0, Clock())

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 import yaml
 
-from policygrain.files import read_json, read_json_lines
+from policygrain.files import read_json
 
+from ..support.files import read_lines
 from ..support.leftovers import with_in_environment
 from ..support.slurm import Cluster
 from ..support.small import SMALL
@@ -118,7 +119,7 @@ class User:
         assert self.steps(arm) < STEPS, f"{arm} was trained before anything happened to it"
 
     def assert_as_undisturbed(self, arm: str) -> None:
-        assert [row["step"] for row in read_json_lines(self.metrics(arm))] == list(range(STEPS + 1))
+        assert [row["step"] for row in read_lines(self.metrics(arm))] == list(range(STEPS + 1))
         assert self.metrics(arm).read_bytes() == self.metrics("undisturbed").read_bytes()
 
 
@@ -246,7 +247,7 @@ def test_two_nodes_train_one_run_of_which_a_process_is_killed(resumed):
     assert [state for _, state in jobs] == ["FAILED", "COMPLETED"]
     assert "NumNodes=2 " in user.cluster.ask("scontrol", "show", "job", jobs[-1][0])
     assert read_json(user.metrics(TWO_NODES).parent / "summary.json")["environment"]["ranks"] == 4
-    rows, alone = (read_json_lines(user.metrics(arm)) for arm in (TWO_NODES, "undisturbed"))
+    rows, alone = (read_lines(user.metrics(arm)) for arm in (TWO_NODES, "undisturbed"))
     assert [row["step"] for row in rows] == list(range(STEPS + 1))
     for row, expected in zip(rows, alone, strict=True):
         # The share of tokens whose entropy fell: at a step's first update it neither fell nor rose, but for rounding.
@@ -270,7 +271,7 @@ def test_a_script_of_ones_own_trains_in_jobs_and_its_models_are_evaluated(user):
     runs, jobs = user.home / "results" / "scripted" / "runs", " ".join(job[2] for job in user.cluster.jobs("all"))
     for method, seed in itertools.product(("mine", "other"), (0, 1)):
         run = runs / method / f"seed{seed}"
-        assert [row["step"] for row in read_json_lines(run / "metrics.jsonl")] == [0, 1, 2, 3, 4]
+        assert [row["step"] for row in read_lines(run / "metrics.jsonl")] == [0, 1, 2, 3, 4]
         assert (run / "evaluation" / "records.json").exists() and f"{method}_{seed}" in jobs
     assert (user.home / "results" / "scripted" / "report.html").exists()
 

@@ -77,10 +77,9 @@ def _read(path: str, names: str, metric: str, step: str | None) -> list[Run]:
     chosen = {named: rows for named, rows in found.items() if fnmatchcase(rows[0].run, names)}
     if not chosen:
         columns = [*dict.fromkeys(name for rows in found.values() for row in rows for name in row.names)]
-        there = f"no run is called {names!r}. There are: {some([*found], 30)}." if found else "empty."
-        if found and not any(found):
-            there = f"names no run, and has no chart of {metric!r}. There are: {some(columns, 30)}."
-        raise UserError(f"{redacted(path)}: {there}")
+        runs = f"no run is called {names!r}. There are: {some([*found], 30)}."
+        charts = f"names no run, and has no chart of {metric!r}. There are: {some(columns, 30)}."
+        raise UserError(f"{redacted(path)}: {runs if any(found) else charts if found else 'empty.'}")
     log = redacted(path)
     return [_run(f"{log}::{named}" if named else log, rows, metric, notes) for named, rows in chosen.items()]
 

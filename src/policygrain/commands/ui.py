@@ -19,13 +19,6 @@ from ..tracking import connect, named, tracking_uri
 RUNS = "/#/experiments/{}/runs?workflowType=machine_learning&compareRunsMode=CHART&viewStateShareKey=policygrain"
 
 
-def _health(address: str) -> bytes:
-    """What a server says of its health; MLflow's says OK."""
-    with suppress(OSError, HTTPException), urlopen(f"{address}/health", timeout=5) as answer:
-        return bytes(answer.read(100))
-    return b""
-
-
 def serve(folder: StudyFolder, study: Study, port: int) -> None:
     """Print the address of the study's runs; a local store is then served until Ctrl-C, by MLflow in this process."""
     uri = tracking_uri(folder, study)
@@ -34,8 +27,11 @@ def serve(folder: StudyFolder, study: Study, port: int) -> None:
     remote = uri.startswith(("http://", "https://"))
     address = redacted(uri).rstrip("/") if remote else f"http://127.0.0.1:{port}"
     with socket.socket() as probe:
-        taken = not remote and probe.connect_ex(("127.0.0.1", port)) == 0
-    if taken and _health(address) != b"OK":
+        taken, health = not remote and probe.connect_ex(("127.0.0.1", port)) == 0, b""
+    if taken:
+        with suppress(OSError, HTTPException), urlopen(f"{address}/health", timeout=5) as answer:
+            health = answer.read(100)  # MLflow's says OK
+    if taken and health != b"OK":
         raise UserError(f"--port: {port} is used by another program. Choose another, such as --port {port + 1}.")
     running = "MLflow is running already" if taken else "Runs in MLflow"
     print(f"{running}: {address}{RUNS.format(experiment)}", flush=True)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from policygrain.errors import UserError
-from policygrain.files import read_json_lines
+from policygrain.files import json_lines
 from policygrain.objective import Method, method
 
 CHECK = "POLICYGRAIN_CHECK"  # variable in the environment of verl's processes: the folder with these two files
@@ -70,7 +70,7 @@ def assert_verl(
         output = Path(folder, "verl.log")
         with output.open("wb") as file:
             ended = subprocess.run(command, stdout=file, stderr=file, check=False)
-        seen = read_json_lines(Path(folder, STEPS)) if Path(folder, STEPS).exists() else []
+        seen = [row for _, row in json_lines(Path(folder, STEPS))] if Path(folder, STEPS).exists() else []
         if problem := next((step["problem"] for step in seen if "problem" in step), None):
             raise AssertionError(problem)
         if ended.returncode or not seen:

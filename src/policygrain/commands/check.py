@@ -170,12 +170,12 @@ class Wanted(dict[str, object]):
 
 def requests(profile: Path) -> dict[str, list[str]]:
     """Rule → the options of sbatch by which Snakemake's executor requests its resources. UserError for wrong ones."""
-    from snakemake.resources import Resources
-    from snakemake_executor_plugin_slurm.submit_string import get_submit_command
-    from snakemake_executor_plugin_slurm.utils import set_gres_string
-
     found, fixed = {}, {"run_uuid": "x", "slurm_logfile": "x", "comment_str": "x", "workdir": None}
     try:
+        from snakemake.resources import Resources
+        from snakemake_executor_plugin_slurm.submit_string import get_submit_command
+        from snakemake_executor_plugin_slurm.utils import set_gres_string
+
         content = yaml.safe_load(profile.read_text(encoding="utf-8"))
         own, default = (content.get(key) or {} for key in ("set-resources", "default-resources"))
         options = {key: content.get(f"slurm-{key}") for key in ("qos", "reservation")}

@@ -170,8 +170,8 @@ def test_a_study_file_is_read_as_by_the_commands(root, tmp_path):
     assert study.planned("results/smoke/data/train.jsonl") == {"prepare": 1}
     template = "Q: {problem} # 1e-4\n"
     changes = ["seeds=[7]", "training={learning_rate: 1e-4}", f"prompt={{template: {json.dumps(template)}}}"]
-    code, said = study.called("--dry-run", "--config", *changes, "--", "results/smoke/start/seed7.json")
-    assert code == 0 and "start_model" in said, said
+    code, said = study.called("--summary", "--config", *changes, "--", "results/smoke/start/seed7.json")
+    assert code == 0 and "start/seed7.json" in said, said
     assert load_study(study.results / "study.yaml").prompt.template == template
     study.file.write_text(text + "seeds: [7]\nseeds: [8]\n")
     code, said = study.called("all")

@@ -14,7 +14,7 @@ from tests.support.files import load_script
 RESEARCH = Path(__file__).parents[1] / "research"
 RECORDS = RESEARCH / "records"
 OLD16, OLD48, TWICE = "+off_policy_steps=16", "+off_policy_steps=48", "+learning_rate=0.0004"
-TUNED = ("age-half-rate", "tune-unclipped", "tune-clipped")
+TUNED = ("age-half-rate", "tune-unclipped", "tune-clipped", "tune-second")
 PAGES = sorted(path.stem for path in RESEARCH.glob("*.md") if path.stem != "README")
 
 
@@ -30,7 +30,6 @@ def test_the_table_of_a_page_is_that_of_its_records(tables, page):
 
 
 def runs(*studies: str) -> pd.DataFrame:
-    """The validations of runs, with accuracy in percent."""
     table = pd.concat([pd.read_parquet(RECORDS / f"{study}.parquet") for study in studies])
     table = table[table["measure"] == "run"].sort_values("step")
     return table.assign(accuracy=100 * table["accuracy"].astype(float))
@@ -57,7 +56,6 @@ def greedy(study: str) -> pd.DataFrame:
 
 
 def text(differences: pd.Series) -> str:
-    """As in the tables."""
     low, high = stats.ttest_1samp(differences.dropna(), 0).confidence_interval(0.95)
     return f"{(low + high) / 2:+.1f} ± {(high - low) / 2:.1f}".replace("-", "−")
 
@@ -75,7 +73,6 @@ def cells(page: str, setting: str, difference: str) -> list[str]:
 
 
 def test_ten_numbers_of_the_pages():
-    """By pandas and scipy alone."""
     night = area(runs("night", "night-replicate"))
     night_greedy = pd.concat([greedy("night"), greedy("night-replicate")])
     recipes, tool, mismatch = (area(runs(name)) for name in ("recipes", "turns-replicate", "mismatch"))
@@ -144,6 +141,8 @@ def test_the_first_round_of_tuning(tables):
     """The candidate with the largest mean of AUC and final sampled accuracy; 1e-4 is that of age-half-rate."""
     both = {study: [tables.endpoint(study, of) / 2 for of in (tables.AUC, tables.SAMPLED)] for study in TUNED}
     score = pd.concat({study: sum(parts).dropna() for study, parts in both.items()}, names=["study"])
+    lower = pd.concat([score[study]["none+learning_rate=5e-05"] for study in ("tune-unclipped", "tune-second")])
+    assert text(lower - score["age-half-rate"]["none"]) == "+4.3 ± 2.5"
     score = score[score.index.get_level_values("seed") < 2104].groupby(["study", "arm"]).mean()
     kind = score.index.get_level_values("arm").str.replace(r"\+learning_rate=.*", "", regex=True)
     best = {"none": ("tune-unclipped", "none+learning_rate=5e-05")}

@@ -119,12 +119,12 @@ def test_another_content_of_the_file_of_a_custom_function_changes_the_arms_that_
 
 def test_another_content_of_a_file_of_the_command_changes_its_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    words = "cd . && python a.py --config=b.yaml --recipe '{method}.yaml'; python d.py||true # don't stop"
+    words = "cd . && python a.py --config=b.yaml --recipe '{method}=x.yaml'; python d.py||true # don't stop"
     keys = {"metrics": {"validation_accuracy": "a"}, "logs": {"file": "{out}/log", "format": "csv"}}
     keys = {f"training.{key}": value for key, value in keys.items()}
     study = with_values({**keys, "training.trainer": "command", "training.command": words + "x" * 400})
     found = []
-    for name in ("a.py", "b.yaml", "mine.yaml", "d.py"):
+    for name in ("a.py", "b.yaml", "mine=x.yaml", "d.py"):
         (tmp_path / name).write_text("0")
         found.append(code_digests(Arm.of(study, "mine")).keys())
     assert [len(names) for names in found] == [1, 2, 3, 4]

@@ -24,7 +24,7 @@ from .schema import Artefact, Study, decides, leaves
 CODE = "code"  # a setting of runs: custom function, or file of a command → digest
 # Increased with a change of the program after which results of a stage differ, so that it runs again; records have it.
 VERSIONS = {"data": 2, "benchmarks": 1, "start": 1, "train": 3, "evaluation": 2, "figures": 1, "tracking": 1}
-FILES_END = re.compile(r"""[\s;&|()<>"'`=]+""")  # between the names of files in a command
+FILES_END = re.compile(r"""[\s;&|()<>"'`]+""")  # between the names of files in a command
 
 
 def stage_settings(study: Study, sources: Mapping[str, str], start: str | None) -> dict[str, Any]:
@@ -73,7 +73,8 @@ def code_digests(arm: Arm) -> dict[str, str]:
     command = arm.training.command or ""
     for key, value in (("method", arm.method_name), ("arm", arm.name), *arm.settings):
         command = command.replace(f"{{{key}}}", str(value))
-    for word in (*FILES_END.split(command), *(x for x in arm.training.trl.values() if isinstance(x, str))):
+    words = [part for word in FILES_END.split(command) for part in (word, word.partition("=")[2])]  # --config=FILE
+    for word in (*words, *(x for x in arm.training.trl.values() if isinstance(x, str))):
         if os.path.isfile(word) and Path(word).resolve().is_relative_to(Path.cwd()):  # Path's fails for long words
             files[word] = Path(word)
     return {name: digests.of_file(path) for name, path in files.items() if path is not None}

@@ -61,7 +61,7 @@ class StartFolder(Folder):
     """An initial model that the pipeline builds, `start/seedS/`."""
 
     record = Inside("start.json", Path)  # settings and digest of the model; written last
-    made = property(lambda folder: folder.path.with_suffix(".json"))  # a copy of the record, beside the folder
+    copy_of_record = property(lambda folder: folder.path.with_suffix(".json"))  # beside the folder
     evaluation = Inside("evaluation", EvaluationFolder)
 
 

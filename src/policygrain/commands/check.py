@@ -21,7 +21,7 @@ from ..hub import config_of
 from ..study import Study, load_study
 from ..study.dependencies import start_seeds
 from ..study.runs import RULE, check_comparisons, methods_of, run_matrix
-from ..trainers.check import BY_VERL, check_trainers
+from ..trainers.check import DYNAMIC_BY_VERL, check_trainers
 
 SOME = 60  # problems that are checked of each synthetic family
 SUBMITTED = ("start_model", "train", "train_arm", "evaluate")  # rules whose jobs a cluster runs
@@ -69,7 +69,7 @@ def notes(study: Study) -> list[str]:
             "model, and age is not constant; train more steps."
         )
     by_verl = any(arm.training.trainer == "verl" and arm.method.sampler.dynamic for arm in arms.values())
-    return messages + [BY_VERL] * by_verl
+    return messages + [DYNAMIC_BY_VERL] * by_verl
 
 
 def _check_problems(study: Study) -> None:

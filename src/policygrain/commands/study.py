@@ -149,7 +149,7 @@ def start_model_(config: Config = CONFIG, results: Results = None, seeds: Seeds 
         folder = read.folder.start(seed)
         beside = (StudyFolder(path).start(seed) for path in sorted(read.folder.path.parent.iterdir()))
         ensure_start_model(read.study, seed, data, folder, beside)
-        write_record(folder.made, start_model(folder))
+        write_record(folder.copy_of_record, start_model(folder))
 
 
 @app.command(rich_help_panel=STAGES)

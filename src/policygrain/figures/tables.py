@@ -53,18 +53,17 @@ def decodings(results: StudyResults) -> list[str]:
 
 def overview(results: StudyResults) -> Part:
     """A row per evaluated arm: accuracy over the averaged benchmarks, and tokens per sampled response."""
-    rows, units = [], list[str]()
+    rows, units = [], dict[str, None]()
     for arm in evaluated(results):
         found = [measures.final_accuracy(results, arm, column=column) for column in decodings(results)]
         cells = [f"{e.mean:.1f}\u00a0±\u00a0{max(e.high - e.mean, e.mean - e.low):.1f}" for e in found]
         tokens = measures.response_length(results, arm).mean()
         rows.append([name_of(results, arm), *cells, *[""] * (2 - len(cells)), f"{tokens:.0f}"])
-        units.append(f"{found[0].n} {found[0].unit}")
-    over = " or ".join(dict.fromkeys(units))
+        units[f"{found[0].n} {found[0].unit}"] = None
     names = results.averaged
     benchmarks = f"{len(names)} benchmarks" if len(names) > 1 else names[0]
     header = ("accuracy in percent", "sampled", "greedy", "tokens")
-    return Part(header, rows, f"Mean of {benchmarks}, ± 95% over {over}; tokens per sampled response.")
+    return Part(header, rows, f"Mean of {benchmarks}, ± 95% over {' or '.join(units)}; tokens per sampled response.")
 
 
 def results_table(results: StudyResults) -> tuple[pd.DataFrame, list[Part]]:

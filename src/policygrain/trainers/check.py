@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 TRL: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("trl.yaml").read_text())
 # The modules with the `train` of each trainer. Most import torch, so they are imported when they are used.
 TRAINERS = {"policygrain": "..train.loop", "trl": ".trl", "verl": ".verl", "command": ".command"}
-BY_VERL = (
+DYNAMIC_BY_VERL = (
     "training.trainer: with dynamic sampling verl replaces dropped groups by other groups than the loop, so its "
     "runs are not paired by seed with those of other methods, and differences have wider intervals. It logs "
     "nothing about dropped groups: `sampled_accuracy` is empty, and `total_tokens` estimated."

@@ -51,8 +51,7 @@ def load_model(
             from transformers import AutoModelForCausalLM
 
             model = AutoModelForCausalLM.from_pretrained(start, revision=revision, dtype=precision)
-    # The class that AutoTokenizer opens for every Qwen2.
-    tokenizer = load_tokenizer(start, revision, Qwen2Tokenizer if small and config.model_type == "qwen2" else None)
+    tokenizer = load_tokenizer(start, revision)
     model.to(place or device())
     if fused and torch.cuda.is_available() and dtype != "float64":
         fuse_layers(model)
@@ -96,14 +95,14 @@ def _with_forward(modules: Iterable[Any], forward: Callable[[Any, Tensor], Any])
         module.__class__ = type(kind.__name__, (kind,), {"forward": forward})
 
 
-def load_tokenizer(start: str, revision: str | None = None, kind: Any = None) -> Any:
-    """The tokenizer, with a padding token. UserError if it cannot be loaded or has no end-of-sequence token.
-
-    ``kind``: its class (None: as its files say, for which transformers imports what generates, too).
-    """
-    if kind is None:
-        from transformers import AutoTokenizer as kind
+def load_tokenizer(start: str, revision: str | None = None) -> Any:
+    """The tokenizer, with a padding token. UserError if it cannot be loaded or has no end-of-sequence token."""
     with _readable(start):
+        config = AutoConfig.from_pretrained(start, revision=revision)
+        if SmallModel.fits(config) and config.model_type == "qwen2":
+            kind: Any = Qwen2Tokenizer  # AutoTokenizer opens it for every Qwen2, but imports what generates, too
+        else:
+            from transformers import AutoTokenizer as kind
         tokenizer = kind.from_pretrained(start, revision=revision)
     if tokenizer.eos_token_id is None:
         raise UserError(f"model {start!r}: its tokenizer has no end-of-sequence token.")

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import yaml
 
 from ..data.families import FAMILIES, families_to_demonstrate, generate
+from ..data.problem import with_repeats
 from ..data.sets import sampling_of
 from ..data.sources import check_characters, check_ids, load
 from ..errors import UserError, did_you_mean
@@ -85,7 +86,7 @@ def _check_problems(study: Study) -> None:
             problems = load(source, data.root, where=key)
             for benchmark in study.evaluation.benchmarks:
                 if benchmark.source == source:
-                    check_ids(problems[: benchmark.size], f"evaluation.benchmarks: {benchmark.name}")
+                    check_ids(with_repeats(problems[: benchmark.size]), f"evaluation.benchmarks: {benchmark.name}")
             inexact = next((p.id for p in problems if not (p.options.tests or p.options.exact)), None)
             if study.grader == "numeric" and inexact is not None:
                 raise UserError(f"grader: {where}: {inexact} has a tolerance or a list of answers; set grader: math.")

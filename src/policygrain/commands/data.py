@@ -84,17 +84,19 @@ def _check(names: Names = None, root: Root = None) -> None:
 
 def faults_of(name: str, root: Path) -> list[str]:
     """What is wrong with a set or a .jsonl file; notes on a file are printed."""
-    from ..data.problem import read_problems
+    from ..data.problem import read_problems, with_repeats
     from ..data.sets import check_file, find_set
-    from ..data.sources import check_golds, notes_on
+    from ..data.sources import check_golds, check_ids, notes_on
 
     try:
         if not name.endswith(".jsonl"):
             return [f"{fault}." for fault in check_file(find_set(name), root)]
         check_golds([root / name], "math")
+        problems = read_problems(root / name)
+        check_ids(with_repeats(problems), name)
     except UserError as error:
         return [str(error)]
-    for note in notes_on(read_problems(root / name)):
+    for note in notes_on(problems):
         print(f"note: {name}: {note}")
     return []
 
@@ -107,7 +109,7 @@ def evaluate_model(
     samples: Annotated[int | None, option("responses per problem (default: as registered for the benchmark)")] = None,
     temperature: Annotated[float | None, option("0: greedy (default: as registered for the benchmark)")] = None,
     top_p: Annotated[float | None, option("nucleus sampling (default: as registered for the benchmark)")] = None,
-    max_tokens: Annotated[int, option("longest response")] = 4096,
+    max_tokens: Annotated[int, option("longest response")] = 3072,
     size: Annotated[int | None, option("only the first problems of each benchmark")] = None,
     engine: Annotated[Literal["auto", "vllm", "transformers"], option("inference engine")] = "auto",
     grader: Annotated[Literal["math", "numeric"], option("grader of answers")] = "math",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
+from decimal import Decimal
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -70,19 +72,23 @@ def _problem(row: Row, path: Path, number: int) -> Problem:
 
 def _value(value: Any, default: Any, where: str) -> Any:
     right, expected = not isinstance(value, bool | list | dict), "a text or a number"
+    if isinstance(value, float):
+        right = math.isfinite(value)
     if default is False:
         right, expected = isinstance(value, bool), "true or false"
     elif default is None:
-        right, expected = type(value) in (int, float) and value >= 0, "a number of at least 0"
+        right, expected = type(value) in (int, float) and 0 <= value < math.inf, "a number of at least 0"
     if not right:
         raise UserError(f"{where}: expected {expected}, got {shortened(repr(value), 80)}.")
-    return str(value) if isinstance(default, str) else value
+    if not isinstance(default, str):
+        return value
+    return f"{Decimal(repr(value)):f}" if isinstance(value, float) else str(value)  # 0.00001, not 1e-05
 
 
 def with_repeats(problems: Iterable[Problem]) -> dict[Problem, int]:
     """Each different problem, and how often it occurs: some files repeat a problem for several responses to it."""
-    first: dict[tuple[str, str], Problem] = {}
-    return Counter(first.setdefault((problem.problem, problem.answer), problem) for problem in problems)
+    first: dict[tuple[str, str, Options], Problem] = {}
+    return Counter(first.setdefault((p.problem, p.answer, p.options), p) for p in problems)
 
 
 def as_row(problem: Problem) -> Row:

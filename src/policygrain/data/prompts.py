@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from datetime import date
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from jinja2 import TemplateError
 
 from ..digests import of_json
 from ..errors import UserError
+from ..grading.extraction import opened
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -45,21 +48,36 @@ class PromptRenderer:
             raise UserError(f"prompt.chat: the chat template cannot be used: {error}. Set it to false.") from error
 
     def _chat(self, messages: list[dict[str, str]]) -> str:
-        arguments = self.prompt.chat_template_kwargs | {"tokenize": False, "add_generation_prompt": True}
+        arguments = {
+            "strftime_now": date(2024, 7, 26).strftime,  # some templates write today's date; without it, this one
+            **self.prompt.chat_template_kwargs,
+            "tokenize": False,
+            "add_generation_prompt": True,
+        }
         return str(self.tokenizer.apply_chat_template(messages, **arguments))
 
-    def ids(self, problem: str, program: bool = False) -> list[int]:
-        """The prompt for ``problem`` as token ids. UserError if there are more than ``longest``."""
+    def ids(self, problem: str, program: bool = False, response: int = 0) -> list[int]:
+        """The prompt for ``problem`` as token ids. UserError if with ``response`` there are more than ``longest``."""
         ids = self._first + list(self.tokenizer(self.text(problem, program), add_special_tokens=False)["input_ids"])
-        if self.longest is not None and len(ids) > self.longest:
+        if self.longest is not None and len(ids) > self.longest - response:
             raise UserError(
                 f"a prompt of {len(ids)} tokens leaves no room for the response in the model's context (at most "
-                f"{self.longest}): {problem[:80]!r}. Lower max_tokens, leave the problem out, or take a longer context."
+                f"{self.longest - response}): {problem[:80]!r}. Lower max_tokens, leave the problem out, or take a "
+                "longer context."
             )
         return ids
+
+    @cached_property
+    def opening(self) -> str:
+        """What opens a thought at the end of prompts, as in many chat templates; to a grader it is in the response."""
+        return opened(self.text(""))
+
+    def responses(self, ids: list[list[int]]) -> list[str]:
+        """The texts of responses, as they are graded."""
+        return [self.opening + text for text in self.tokenizer.batch_decode(ids, skip_special_tokens=True)]
 
     @property
     def digest(self) -> str:
         """A digest of what rendered prompts depend on, besides the tokenizer's vocabulary."""
         template = self.tokenizer.chat_template if self.prompt.chat else None
-        return of_json([self.prompt.model_dump(), template, self._first])
+        return of_json([self.prompt.model_dump(mode="json"), template, self._first])

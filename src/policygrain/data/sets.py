@@ -84,7 +84,9 @@ def faults_of(of: ProblemSet, rows: Sequence[Row]) -> list[str]:
     faults = []
     if len(rows) != of.count:
         faults.append(f"{len(rows)} problems instead of {of.count}")
-    if repeated := [identity for identity, n in Counter(str(row.get("id", "")) for row in rows).items() if n > 1]:
+    if repeated := [
+        identity for identity, n in Counter(str(row["id"]) for row in rows if "id" in row).items() if n > 1
+    ]:
         faults.append(f"{len(repeated)} ids occur more than once, for example {repeated[0]!r}")
     if (digest := content_digest(rows)) != of.digest:
         faults.append(

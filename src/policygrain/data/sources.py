@@ -49,7 +49,7 @@ def benchmark_problems(
     if benchmark.source in FAMILIES:
         return generate(benchmark.source, "test", benchmark.size or FAMILY_SIZE, seed, levels)
     problems = load(benchmark.source, root, benchmark.size)
-    check_ids(problems, benchmark.source)
+    check_ids(with_repeats(problems), benchmark.source)
     return problems
 
 
@@ -108,7 +108,7 @@ def contaminated(data: DataFolder, benchmark: str) -> set[str]:
 # ---- checks before anything is computed ------------------------------------------------------------------------------
 
 
-def check_ids(problems: list[Problem], source: str) -> None:
+def check_ids(problems: Iterable[Problem], source: str) -> None:
     """UserError if two problems have the same id, by which scores are grouped."""
     (name, count), *_ = Counter(problem.id for problem in problems).most_common(1) or [("", 0)]
     if count > 1:

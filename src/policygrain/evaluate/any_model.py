@@ -13,10 +13,11 @@ from pydantic import ValidationError
 
 from .. import digests
 from ..analysis import accuracy
-from ..data.problem import write_problems
+from ..data.problem import read_problems, write_problems
 from ..data.sets import published_sampling
 from ..data.sources import benchmark_problems, check_golds
 from ..errors import UserError, explained
+from ..model.vllm_engine import resolve_engine
 from ..paths import StudyFolder
 from ..records import BenchmarkRecord, read_record, write_record
 from ..results import model_evaluation
@@ -43,7 +44,9 @@ def asked(sources: Sequence[str], **options: Any) -> Evaluation:
         {"name": slug(Path(source).stem), "source": source, "sampling": published_sampling(source) | sampling, **shared}
         for source in sources
     ]
-    prompt = {"template": given.pop("prompt", "") or PROMPT} | taken("chat", "chat_template_kwargs")
+    own = given.pop("prompt", "")
+    prompt = {"template": own or PROMPT, **({"program": own} if own else {}), **taken("chat", "chat_template_kwargs")}
+    given["engine"] = resolve_engine(given["engine"])
     try:
         return Evaluation.model_validate(given | {"benchmarks": benchmarks, "prompt": prompt})
     except ValidationError as error:
@@ -53,9 +56,10 @@ def asked(sources: Sequence[str], **options: Any) -> Evaluation:
 def prepare(folder: StudyFolder, evaluation: Evaluation, root: Path | None) -> None:
     """Write an evaluation and its problems into ``folder``. UserError if it has results of another protocol."""
     problems = {folder.data.benchmark(b.name): benchmark_problems(b, root) for b in evaluation.benchmarks}
-    if folder.protocol.exists():
+    if folder.protocol.exists() and any(folder.path.glob("runs/*/seed0/evaluation/*")):
         there, asked = dict(read_record(Evaluation, folder.protocol, ANOTHER)), dict(evaluation)
-        if changed := [key for key in asked if there[key] != asked[key]]:
+        changed = [key for key in asked if there[key] != asked[key]]
+        if changed := changed or [path.name for path in problems if read_problems(path) != problems[path]]:
             raise UserError(f"{folder.path}: has results of another protocol (other {', '.join(changed)}). {ANOTHER}")
     write_record(folder.protocol, evaluation)
     for path, listed in problems.items():

@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
+import torch
+from pydantic import AfterValidator, Field
 from tqdm import tqdm
 
 from .. import digests
@@ -47,13 +49,13 @@ class Benchmark(schema.Benchmark):
 class Evaluation(Record):
     """Everything but the model and the problems that a score depends on."""
 
-    benchmarks: list[Benchmark]
+    benchmarks: Annotated[list[Benchmark], Field(min_length=1), AfterValidator(schema.distinct_names)]
     prompt: Prompt
     grader: Literal["numeric", "math"]
     engine: Literal["auto", "vllm", "transformers"]
     seed: int
     greedy: bool = False  # one greedily decoded response per problem besides the sampled ones
-    stop: tuple[str, ...] = ()
+    stop: tuple[schema.Text, ...] = ()
 
 
 def evaluate_study(study: Study, models: Mapping[str, Path], data: DataFolder, results: StudyFolder) -> dict[str, str]:
@@ -81,7 +83,6 @@ def evaluate(
 ) -> dict[str, str]:
     """Evaluate models (name → folder) that have no record with their weights and protocol; returns name → key."""
     problems = {b.name: with_repeats(read_problems(data.benchmark(b.name))) for b in evaluation.benchmarks}
-    longest = max(b.sampling.max_tokens for b in evaluation.benchmarks)
     seen = {name: contaminated(data, name) for name in problems}
     positions = {name: [i for i, p in enumerate(problems[name]) if p.id in ids] for name, ids in seen.items()}
     made_at, keys = commit(), {}
@@ -95,8 +96,7 @@ def evaluate(
             clock = Clock()
             with clock("load"):
                 digest = _digest(name, model)
-                tokenizer = load_tokenizer(str(model))
-                renderer = PromptRenderer(tokenizer, evaluation.prompt, context_length(str(model)) - longest)
+                renderer = PromptRenderer(load_tokenizer(str(model)), evaluation.prompt, context_length(str(model)))
                 under = protocol(evaluation, renderer, data, digest, next(iter(graders.values())).name)
             folder, keys[name] = results.evaluation(name), digests.of_json(under)
             if folder.record.exists() and folder.samples.exists():
@@ -114,7 +114,7 @@ def evaluate(
                 key = digests.of_json(under | {"grader": None, "stop": None, "benchmarks": of_each})
                 responses = sample(queries, evaluation.engine, str(model), folder, key)
             with clock("grade"):
-                texts = tokenizer.batch_decode([r.ids for r in responses], skip_special_tokens=True)
+                texts = renderer.responses([response.ids for response in responses])
                 answered, rows, records = zip(queries, responses, texts, strict=True), [], []
                 for benchmark, answers in groupby(answered, key=lambda answer: answer[0].benchmark):
                     graded = grade([*answers], graders[benchmark.extraction], evaluation.stop)
@@ -157,7 +157,7 @@ def queries_of(
     for benchmark in evaluation.benchmarks:
         sampling = benchmark.sampling
         for problem, times in problems[benchmark.name].items():
-            prompt = renderer.ids(problem.problem, bool(problem.options.tests))
+            prompt = renderer.ids(problem.problem, bool(problem.options.tests), sampling.max_tokens)
             for i in range(sampling.n * times):
                 seed = seed_of(evaluation.seed, benchmark.name, problem.id, i)
                 request = Request(prompt, seed, sampling.max_tokens, sampling.temperature, sampling.top_p, False)
@@ -176,7 +176,10 @@ def sample(queries: Sequence[Query], engine: str, model: str, folder: Evaluation
     missing = [i for i in range(len(queries)) if i not in have]
     # Longest first, so that the last sequences, which run in small batches, are short.
     missing.sort(key=lambda i: (queries[i].request.max_tokens, len(queries[i].request.prompt_ids)), reverse=True)
-    running = open_engine(engine, model, *load_model(model, small=True)) if missing else None
+    how: dict[str, Any] = {"small": True}
+    if resolve_engine(engine) == "vllm":  # it loads the model itself; an engine that is open takes these weights
+        how = {"place": torch.device("cpu"), "dtype": "auto", "fused": False}
+    running = open_engine(engine, model, *load_model(model, **how)) if missing else None
     while running and missing:
         chunk, missing = missing[:CHUNK], missing[CHUNK:]
         have |= zip(chunk, running.generate([queries[i].request for i in chunk]), strict=True)

@@ -136,3 +136,9 @@ def extract(text: str, protocol: str = "boxed", list_answer: bool = False) -> st
     """The answer in a response (docs/grading.md), or None; there is none if it ended while the model was thinking."""
     *_, last = [None, *_THOUGHT.finditer(text)]
     return None if last and last["opening"] else PROTOCOLS[check_protocol(protocol)](text, list_answer)
+
+
+def opened(prompt: str) -> str:
+    """The mark of a thought with which a prompt ends, so that the response has none; or an empty text."""
+    *_, last = [None, *_THOUGHT.finditer(prompt)]
+    return last["opening"] or "" if last and not prompt[last.end() :].strip() else ""

@@ -34,6 +34,12 @@ class Rollout:
     correct: bool = False
 
 
+def ends_of(model: LanguageModel, eos_id: int) -> list[int]:
+    """The tokens that end a response; chat models often have an end of the turn and one of the text."""
+    configured = getattr(model.generation_config, "eos_token_id", None)
+    return sorted({eos_id, *(configured if isinstance(configured, list) else [configured])} - {None})
+
+
 class Engine(Protocol):
     """Samples responses from the weights that were loaded last."""
 

@@ -41,7 +41,8 @@ def load_model(
     ``fused``: with the kernels of `fuse_layers` where there is a GPU; they have one backward pass and no forward mode.
     ``small``: a `SmallModel` where it is one and there is no GPU, else the model of transformers.
     """
-    folder, precision = Path(start), getattr(torch, dtype)
+    folder = Path(start)
+    precision: Any = getattr(torch, dtype, dtype)  # `auto`: that of its files
     with _readable(start):
         config = AutoConfig.from_pretrained(start, revision=revision)
         small = small and not torch.cuda.is_available() and (folder / WEIGHTS).exists() and SmallModel.fits(config)

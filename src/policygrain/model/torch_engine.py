@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .device import compute_dtype
-from .engine import Request, Rollout
+from .engine import Request, Rollout, ends_of
 from .loading import merged
 from .small import LanguageModel, SmallModel
 
@@ -36,10 +36,7 @@ class TorchEngine:
         if not isinstance(full, SmallModel) and SmallModel.fits(full.config):
             full = SmallModel(full.config, full.state_dict(), full.generation_config)
         self.model = full
-        # A response ends at any of these, as in vLLM; chat models often have an end of the turn and one of the text.
-        configured = getattr(full.generation_config, "eos_token_id", None)
-        ends = {self.eos_id, *(configured if isinstance(configured, list) else [configured])} - {None}
-        self.ends = torch.tensor(sorted(ends), device=full.device)
+        self.ends = torch.tensor(ends_of(full, self.eos_id), device=full.device)
 
     def sleep(self) -> None:
         """Nothing to release."""

@@ -17,14 +17,14 @@ import torch.distributed as dist
 
 from ..errors import UserError
 from .device import compute_name, fits_beside_updates
-from .engine import Engine, Request, Rollout
+from .engine import Engine, Request, Rollout, ends_of
 from .loading import full_weights
 from .small import LanguageModel, head_size
 
 MAX_SEQUENCES = 512
 GIB = 2**30
 MEMORY = re.compile(r"free memory|cache blocks|KV cache is needed|not enough .*memory", re.I)  # in vLLM's errors
-_running: list[tuple[Any, Engine]] = []  # at most one: the settings of this process's vLLM engine, and the engine
+_running: list[tuple[Any, VllmEngine]] = []  # at most one: the settings of this process's vLLM engine, and the engine
 
 
 def resolve_engine(name: str) -> str:
@@ -62,11 +62,12 @@ def open_engine(
     for opened_for, engine in _running:
         if opened_for == (shape, settings):
             engine.load_weights(model)
+            engine.ends = ends_of(model, tokenizer.eos_token_id)
             return engine
     if _running and colocated and torch.cuda.is_available():
         raise UserError("engine: a process can have one vLLM engine with sleep mode, and this one has another already.")
     _running.clear()
-    _running.append(((shape, settings), VllmEngine(start, **settings)))
+    _running.append(((shape, settings), VllmEngine(start, ends_of(model, tokenizer.eos_token_id), **settings)))
     return _running[0][1]
 
 
@@ -83,6 +84,7 @@ def check_vllm_runs_here() -> None:
 class VllmEngine:
     """vLLM with the model in ``start``, in the precision ``dtype`` or its own.
 
+    ``ends``: tokens that end a response; without a tokenizer vLLM knows only those of the model's configuration.
     ``tokens``: of all prompts and responses that are sampled at once; a cache of another size is set by ``kv_gib``.
     ``colocated``: it shares the GPU with a trainer and can sleep.
     """
@@ -90,6 +92,7 @@ class VllmEngine:
     def __init__(
         self,
         start: str,
+        ends: Sequence[int] = (),
         revision: str | None = None,
         dtype: str | None = None,
         kv_gib: float | None = None,
@@ -105,7 +108,7 @@ class VllmEngine:
         import vllm
         from transformers import AutoConfig
 
-        distributed = dist.is_initialized()
+        self.ends, distributed = ends, dist.is_initialized()
         config: Any = AutoConfig.from_pretrained(start, revision=revision)
         # By default vLLM would cast float32 weights to bfloat16.
         dtype = dtype or str(config.dtype or "float32").removeprefix("torch.")
@@ -168,6 +171,7 @@ class VllmEngine:
                 top_p=r.top_p,
                 logprobs=0 if r.log_probs else None,
                 detokenize=False,
+                stop_token_ids=list(self.ends),
             )
             for r in requests
         ]

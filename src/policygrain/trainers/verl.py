@@ -57,7 +57,8 @@ _grader = open_grader({grader!r}, {extraction!r}).__enter__()
 
 
 def compute_score(data_source, solution_str, ground_truth, extra_info):
-    item = Item(ground_truth, solution_str, Options(**json.loads(extra_info["options"])), extra_info["id"])
+    options = Options(**json.loads(extra_info["options"]))
+    item = Item(ground_truth, {opening!r} + solution_str, options, extra_info["id"])
     return float(_grader.grade([item])[0] == "correct")
 """
 PLUGIN = ("policygrain/", "actor/policygrain/")
@@ -146,7 +147,8 @@ def export(study: Study, arm: Arm, seed: int, start: str, data: DataFolder, out:
     agents = [{"name": "seeded", "_target_": f"{VERL_PAIRED}.SeededAgentLoop"}]
     for name, content in (("verl.yaml", config), (METHODS_FILE, methods), ("agent.yaml", agents)):
         atomic_text(out / name, yaml.safe_dump(content, sort_keys=False))
-    atomic_text(out / "reward.py", REWARD_SOURCE.format(grader=study.grader, extraction=study.extraction))
+    reward = REWARD_SOURCE.format(grader=study.grader, extraction=study.extraction, opening=renderer.opening)
+    atomic_text(out / "reward.py", reward)
     batches = settings.steps * (method.sampler.max_batches if method.sampler.dynamic else 1)
     train = itertools.islice(training_rows(problems, settings, seed), batches * settings.prompts_per_step)
     # One response per problem, with the loop's seeds.

@@ -7,8 +7,8 @@ STUDY ?= config.yaml
 BIN := .venv/bin
 # Modules are compiled when they are first imported, and not again at each start of a process.
 unexport PYTHONDONTWRITEBYTECODE
-# The CUDA builds of torch and vLLM on machines with an NVIDIA driver, else the CPU builds.
-FLAVOUR ?= $(if $(shell command -v nvidia-smi),gpu,cpu)
+# The CUDA builds of torch and vLLM on machines with an NVIDIA driver, else the CPU builds; once set up, those that are here.
+FLAVOUR ?= $(or $(patsubst .venv/.%-ready,%,$(firstword $(wildcard .venv/.gpu-ready .venv/.cpu-ready))),$(if $(shell command -v nvidia-smi),gpu,cpu))
 LOCK := requirements/$(FLAVOUR).lock
 UV_VERSION := uv==0.13.9
 UV := UV_HTTP_RETRIES=0 $(BIN)/python -m uv pip install --quiet --no-deps
@@ -28,6 +28,7 @@ setup: .venv/.$(FLAVOUR)-ready
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] not in [(3, 11), (3, 12)])' || \
 	    { echo "$(PYTHON) is not Python 3.11 or 3.12; name one that is: make setup PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@[ "$$($(BIN)/python -V 2>/dev/null)" = "$$($(PYTHON) -V)" ] || rm -rf .venv # of another Python, or not complete
+	@[ ! -e .venv/.$(filter-out $(FLAVOUR),cpu gpu)-ready ] || rm -rf .venv # the other build of a version counts as installed
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --progress-bar off --retries 1 $(UV_VERSION) 2>/dev/null || true
 	$(UV) "$$(grep '^torch==' $(LOCK))" $(TORCH_INDEX) 2>/dev/null || \
@@ -40,8 +41,8 @@ setup: .venv/.$(FLAVOUR)-ready
 # is there, the report's place and the verdicts.
 all: setup
 	@test -f '$(STUDY)' || { echo "$(STUDY): no such study file; the studies are config.yaml, studies/*.yaml and lab/research/studies/*.yaml" >&2; exit 2; }
-	$(BIN)/snakemake --cores $(CORES) --configfile $(STUDY) -- all
-	@$(BIN)/policygrain report --config $(STUDY) --screen
+	$(BIN)/snakemake --cores $(CORES) --configfile '$(STUDY)' -- all
+	@$(BIN)/policygrain report --config '$(STUDY)' --screen
 
 # One study by the loop, by TRL and by verl.
 engines: setup setup-verl
@@ -52,7 +53,7 @@ model-smollm2: setup
 	$(BIN)/python studies/fetch_smollm2.py models/smollm2-135m-instruct
 
 figures: setup
-	$(BIN)/snakemake --cores $(CORES) --configfile $(STUDY) -- figures
+	$(BIN)/snakemake --cores $(CORES) --configfile '$(STUDY)' -- figures
 
 # Lint and the default tests, on a machine without any optional package.
 test: setup lint
@@ -168,7 +169,7 @@ lint: setup
 
 # MLflow in the browser; prints where the study's runs are, also while it is running.
 ui: setup
-	$(BIN)/policygrain ui --config $(STUDY)
+	$(BIN)/policygrain ui --config '$(STUDY)'
 
 # The documentation as a site, in site/.
 docs: setup

@@ -24,7 +24,6 @@ class Clock:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the clock was started."""
         return time.perf_counter() - self._started
 
     def report(self, tokens: int) -> dict[str, float]:

@@ -17,7 +17,6 @@ MODEL_FILES = ("*.safetensors", "*.bin", "*.json", "*.txt", "*.model", "*.tiktok
 
 
 def of_text(text: str, digits: int = SHORT) -> str:
-    """Digest of ``text`` in UTF-8."""
     return hashlib.sha256(text.encode()).hexdigest()[:digits]
 
 

@@ -38,7 +38,6 @@ class DataFolder(Folder):
     contamination = Inside("contamination.json", Path)  # benchmark problems that are among the training prompts
 
     def benchmark(self, name: str) -> Path:
-        """Problems of one benchmark."""
         return self.path / "benchmarks" / f"{name}.jsonl"
 
 
@@ -53,7 +52,6 @@ class EvaluationFolder(Folder):
         return self.path / f"sampled-{key}-{first}.json"
 
     def sampled(self, key: str = "*") -> list[Path]:
-        """The files with sampled responses."""
         return sorted(self.path.glob(f"sampled-{key}-*.json"))
 
 
@@ -111,7 +109,6 @@ class StudyFolder(Folder):
         return self.path / "settings" / f"{name}.json"
 
     def start(self, seed: int | str) -> StartFolder:
-        """An initial model."""
         return StartFolder(self.path / "start" / f"seed{seed}")
 
     def evaluated(self, arm: str) -> Path:
@@ -119,7 +116,6 @@ class StudyFolder(Folder):
         return self.path / "evaluation" / f"{arm}.json"
 
     def run(self, arm: str, seed: int | str) -> RunFolder:
-        """A training run."""
         return RunFolder(self.path / "runs" / arm / f"seed{seed}")
 
     def evaluation(self, model: str) -> EvaluationFolder:

@@ -55,7 +55,6 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 @cache
 def hardware() -> str:
-    """Number and name of the GPUs, else the name of the processor."""
     import torch
 
     if torch.cuda.is_available():

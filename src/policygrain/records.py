@@ -173,7 +173,6 @@ AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
 def write_record(path: Path, record: Record) -> None:
-    """Write a record atomically."""
     atomic_text(path, record.model_dump_json(indent=1) + "\n")
 
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from . import digests, records
 from .errors import NoResults, UserError
 from .files import json_lines
-from .paths import START, EvaluationFolder, RunFolder, StartFolder, StudyFolder
+from .paths import EvaluationFolder, RunFolder, StartFolder, StudyFolder
 from .records import read_record
 from .study import Study, load_study
-from .study.dependencies import CODE, arm_settings, settings, start_seed, start_seeds
+from .study.dependencies import CODE, arm_settings, evaluated_models, seeds_of, settings, start_seed
 from .study.runs import Run, RunMatrix, arms_of, run_matrix
 
 if TYPE_CHECKING:
@@ -28,12 +28,10 @@ EVALUATE = "Evaluate the model again."
 
 
 def run_config(run: RunFolder) -> records.RunConfig:
-    """The key and settings of the run that a folder belongs to."""
     return read_record(records.RunConfig, run.config, TRAIN)
 
 
 def run_summary(run: RunFolder) -> records.RunSummary:
-    """The summary of a run that has ended."""
     return read_record(records.RunSummary, run.summary, TRAIN)
 
 
@@ -46,7 +44,6 @@ def run_metrics(run: RunFolder) -> list[dict[str, Any]]:
 
 
 def run_timings(run: RunFolder) -> list[dict[str, Any]]:
-    """The timings of a run by step."""
     return _steps(run, run.timings)
 
 
@@ -62,12 +59,10 @@ def _steps(run: RunFolder, path: Path) -> list[dict[str, Any]]:
 
 
 def start_model(folder: StartFolder) -> records.StartModelRecord:
-    """The record of an initial model that the pipeline built."""
     return read_record(records.StartModelRecord, folder.record, "Remove the folder and build the model again.")
 
 
 def model_evaluation(folder: EvaluationFolder) -> records.ModelEvaluation:
-    """The evaluation of one model."""
     return read_record(records.ModelEvaluation, folder.record, EVALUATE)
 
 
@@ -141,11 +136,9 @@ class StudyResults:
 
     @cached_property
     def matrix(self) -> RunMatrix:
-        """All runs that the study defines."""
         return run_matrix(self.study)
 
     def run_folder(self, run: Run) -> RunFolder:
-        """The folder of a run."""
         return self.folder.run(run.arm, run.seed)
 
     @cached_property
@@ -158,22 +151,20 @@ class StudyResults:
         for run, folder in folders.items():
             if not folder.metrics.exists():
                 raise UserError(f"{folder.metrics}: is missing, although the run has ended. {TRAIN}")
-            expected = {**of_arms[run.arm], "seed": run.seed, "start_seed": start_seed(self.study, run.seed)}
+            expected = {**of_arms[run.arm], **seeds_of(self.study, run.seed)}
             _check_settings(f"{folder.path}: a run", configs[run].settings, expected)
         _check_inputs(self.study, {str(folders[run].path): config for run, config in configs.items()})
         return folders
 
     @cached_property
     def summaries(self) -> dict[Run, records.RunSummary]:
-        """The summaries of the runs that have ended."""
         return {run: run_summary(folder) for run, folder in self.trained.items() if folder.summary.exists()}
 
     @cached_property
     def model_evaluations(self) -> dict[str, records.ModelEvaluation]:
         """All evaluations, of initial models and then of runs. UserError if one was made with other settings."""
-        starts = [f"{START}/seed{seed}" for seed in start_seeds(self.study)]
-        names = [*starts, *(run.name for run in self.matrix.evaluated)]
-        folders = {name: self.folder.evaluation(name) for name in names}
+        names = evaluated_models(self.study).values()
+        folders = {name: self.folder.evaluation(name) for of_arm in names for name in of_arm}
         found = {name: model_evaluation(folder) for name, folder in folders.items() if folder.record.exists()}
         expected = settings(self.study, "evaluation")
         for arm in dict.fromkeys(name.split("/")[0] for name in found):
@@ -213,11 +204,17 @@ class StudyResults:
             raise NoResults(f"{self.folder.path}: nothing has been evaluated yet. {ALL}")
         shared = ({k: v for k, v in e.protocol.items() if k != "model"} for e in self.model_evaluations.values())
         if len({digests.of_json(protocol) for protocol in shared}) > 1:
-            raise UserError(f"{self.folder.path}: its models were evaluated under different protocols. {ALL}")
+            hint = "If it remains, vLLM sampled for some, and not for all: set `evaluation.engine`."
+            raise UserError(f"{self.folder.path}: its models were evaluated under different protocols. {ALL} {hint}")
         rows = []
         for name, evaluation in self.model_evaluations.items():
             arm, _, seed = name.rpartition("/seed")
-            rows += [{"arm": arm, "seed": int(seed), **record.model_dump()} for record in evaluation.records]
+            for record in evaluation.records:
+                row = {"arm": arm, "seed": int(seed), **record.model_dump()}
+                sampling = evaluation.protocol["benchmarks"][record.benchmark]["sampling"]
+                if evaluation.protocol.get("greedy") and sampling["temperature"] == 0:  # its responses are greedy ones
+                    row["greedy"] = record.per_problem
+                rows.append(row)
         return pd.DataFrame(rows)
 
     @cached_property
@@ -227,7 +224,6 @@ class StudyResults:
 
     @property
     def benchmarks(self) -> list[str]:
-        """Benchmark names, in the order of the study."""
         return [b.name for b in self.study.evaluation.benchmarks]
 
     @property
@@ -252,6 +248,5 @@ class StudyResults:
         return np.delete(scores, self.contaminated(benchmark), axis=1) if clean else scores
 
     def contaminated(self, benchmark: str) -> list[int]:
-        """Positions of the benchmark problems that are among the training prompts."""
         rows = self.evaluations[self.evaluations["benchmark"] == benchmark]
         return list(rows["contaminated"].iloc[0]) if len(rows) else []

@@ -10,6 +10,7 @@ import os
 import queue
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import resources
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from .errors import Stopped, UserError
 from .paths import RunFolder, StudyFolder
-from .records import TrackingRecord
+from .records import RunConfig, TrackingRecord
 from .results import StudyResults, model_evaluation, run_config, run_metrics, run_summary, run_timings
 from .study import Study
 from .text import flat, redacted
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
 
 SQLITE = "sqlite:///"
 BATCH = 1000  # metrics of a request, at most
-# Tags of a run: ARM/seedS; the digest of its settings and inputs; and, set last, the digests of the records it has.
-NAME, KEY, COMPLETE = "policygrain.run", "policygrain.key", "policygrain.complete"
+# Tags of a run: ARM/seedS; the digest of its settings and inputs; its folder, since studies of one name may share a
+# server; and, set last, the digests of the records it has.
+NAME, KEY, FOLDER = "policygrain.run", "policygrain.key", "policygrain.folder"
+COMPLETE = "policygrain.complete"
 # Seconds between two looks at the files of a run in training; and for the last of them. A run that ends before the
 # first does not import MLflow, which takes as long as training a tiny model.
 PAUSE, LAST = 60.0, 5.0
@@ -96,8 +99,9 @@ def log_run(client: MlflowClient, experiment: str, study: Study, folder: RunFold
     config = run_config(folder)
     summary = run_summary(folder) if folder.summary.exists() else None
     evaluation = model_evaluation(folder.evaluation) if summary and folder.evaluation.record.exists() else None
-    records = f"{config.key} {evaluation.key if evaluation else ''}"
-    run = _open_run(client, experiment, config.arm, config.seed, config.key, folder.config.stat().st_mtime)
+    averaged = [b.name for b in study.evaluation.benchmarks if b.average]
+    records = " ".join([config.key, *([evaluation.key, *averaged] if evaluation else [])])
+    run = _open_run(client, experiment, config, folder)
     run_id = str(run.info.run_id)
     if summary and run.data.tags.get(COMPLETE) == records:
         return run_id
@@ -115,9 +119,8 @@ def log_run(client: MlflowClient, experiment: str, study: Study, folder: RunFold
         client.log_batch(run_id, metrics=[metric for step in steps[begin : begin + size] for metric in step])
     if evaluation:
         scores = {record.benchmark: record.accuracy for record in evaluation.records}
-        left_out = {b.name for b in study.evaluation.benchmarks if not b.average}
-        scores["average"] = fmean(scores[name] for name in scores.keys() - left_out or scores)
-        made = int(1000 * folder.evaluation.record.stat().st_mtime)
+        scores["average"] = fmean(scores[name] for name in averaged or scores)
+        made = int(1000 * time.time())  # MLflow shows the latest, and which benchmarks count may have changed
         # MLflow draws a bar for each run if a metric has no step but 0, and else a curve.
         client.log_batch(run_id, metrics=[Metric(f"test/{name}", score, made, 0) for name, score in scores.items()])
         client.log_artifacts(run_id, str(folder.evaluation.path), folder.evaluation.path.name)
@@ -133,19 +136,20 @@ def log_run(client: MlflowClient, experiment: str, study: Study, folder: RunFold
     return run_id
 
 
-def _open_run(client: MlflowClient, experiment: str, arm: str, seed: int, key: str, begun: float) -> entities.Run:
-    """The run with this key, created if there is none; others of the arm and seed are deleted."""
-    name = f"{arm}/seed{seed}"
+def _open_run(client: MlflowClient, experiment: str, config: RunConfig, folder: RunFolder) -> entities.Run:
+    """The run with this key, created if there is none; others of the same folder are deleted."""
+    name, key, place = f"{config.arm}/seed{config.seed}", config.key, str(folder.path.resolve())
     runs = client.search_runs([experiment], f"tags.`{NAME}` = '{name}'", order_by=["attributes.start_time ASC"])
     chosen = next((run for run in runs if run.data.tags.get(KEY) == key), None)
     for other in runs:
-        if other is not chosen:
+        if other is not chosen and other.data.tags.get(FOLDER) == place:
             client.delete_run(other.info.run_id)
-    return chosen or client.create_run(experiment, int(1000 * begun), {NAME: name, KEY: key}, f"{arm} seed {seed}")
+    begun = int(1000 * folder.config.stat().st_mtime)
+    tags = {NAME: name, KEY: key, FOLDER: place}
+    return chosen or client.create_run(experiment, begun, tags, f"{config.arm} seed {config.seed}")
 
 
 def _steps(folder: RunFolder) -> list[list[entities.Metric]]:
-    """The metrics and timings of each step, as far as both are written."""
     from mlflow.entities import Metric
 
     if not folder.timings.exists():
@@ -154,9 +158,9 @@ def _steps(folder: RunFolder) -> list[list[entities.Metric]]:
     if folder.summary.exists():  # the final validation has no timings
         timings += [{}] * (len(metrics) - len(timings))
     for row, timing in zip(metrics, timings, strict=False):
-        time = int(1000 * timing.pop("time", folder.metrics.stat().st_mtime))
+        at = int(1000 * timing.pop("time", folder.metrics.stat().st_mtime))
         numbers = {name: value for name, value in {**row, **timing}.items() if isinstance(value, int | float)}
-        steps.append([Metric(name, number, time, row["step"]) for name, number in numbers.items()])
+        steps.append([Metric(name, number, at, row["step"]) for name, number in numbers.items()])
     return steps
 
 
@@ -183,6 +187,8 @@ def connect(folder: StudyFolder, study: Study) -> tuple[MlflowClient, str]:
                 os.link(f"{made}/{store.name}", store)
     client = mlflow.MlflowClient(uri)
     experiment = client.get_experiment_by_name(name)
+    if experiment is not None and experiment.lifecycle_stage == "deleted":
+        client.restore_experiment(experiment.experiment_id)
     if experiment is None:
         # What `policygrain ui` opens, as MLflow's button "Share" saves it: runs grouped by arm, accuracy first.
         view = (resources.files(__package__) / "mlflow_view.json").read_text()

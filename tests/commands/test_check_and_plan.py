@@ -42,7 +42,7 @@ def test_a_start_without_a_tokenizer_is_said_at_once(tmp_path):
 
 def test_ids_of_a_benchmark_are_unique(tmp_path):
     """Scores are grouped by them; problems after those that are used do not count."""
-    write_lines(tmp_path / "twice.jsonl", [*QUESTIONS[:2], QUESTIONS[0]])
+    write_lines(tmp_path / "twice.jsonl", [*QUESTIONS[:2], {**QUESTIONS[2], "id": QUESTIONS[0]["id"]}])
     benchmark = {"name": "a", "source": "twice.jsonl"}
     check_study(of_file(tmp_path, evaluation={"benchmarks": [benchmark | {"size": 2}]}))
     with pytest.raises(UserError, match="a: 2 problems have the id '0'"):
@@ -109,7 +109,7 @@ def test_options_are_those_that_the_executor_gives_with_its_settings(tmp_path):
     resources = {"slurm_partition": "g", "slurm_account": 7, "gpu_model": "a100", "slurm_extra": "--exclude='my node'"}
     profile = {"slurm-qos": "long", "slurm-reservation": "mine", "set-resources": {"train": resources}}
     (tmp_path / "profile.yaml").write_text(yaml.safe_dump(profile))
-    words = {rule: set(words) for rule, words in requests(tmp_path / "profile.yaml").items()}
+    words = {rule: set(words) for rule, words in requests(tmp_path / "profile.yaml", small_study()).items()}
     assert words["evaluate"] == {"--qos=long", "--reservation=mine", "--ntasks=1", "--cpus-per-task=1"}
     own = {"--partition=g", "--account=7", "--gpus=a100:1", "--exclude=my node"}
     assert words["train"] == words["evaluate"] | own

@@ -19,12 +19,13 @@ from policygrain.commands.check import check_study
 from policygrain.data.contamination import overlaps, tokens
 from policygrain.data.families import ENGLISH as families_in_english
 from policygrain.data.families import FAMILIES, Demonstrator, demonstrations, generate, split_of
-from policygrain.data.problem import Problem, read_problems
+from policygrain.data.problem import Problem, read_problems, with_repeats
 from policygrain.data.prompts import PromptRenderer
 from policygrain.data.sets import SETS
 from policygrain.data.sources import check_golds, contaminated, load, prepare_training
 from policygrain.errors import UserError
 from policygrain.grading import Item, NumericGrader, Options
+from policygrain.grading.extraction import extract
 from policygrain.paths import DataFolder
 from policygrain.study import Study
 from policygrain.study.schema import Prompt
@@ -88,6 +89,28 @@ def test_chat_templates_with_and_without_a_system_role(template, system, argumen
     assert renderer.text("1+1") == prompt
     others = [Prompt(template="{problem}", chat=chat) for chat in ((False, True) if arguments else (False,))]
     assert renderer.digest not in [PromptRenderer(tokenizer, other).digest for other in others]
+
+
+def test_a_thought_that_the_prompt_opens_is_in_the_response_that_is_graded():
+    """Cut off in it there is no answer; a prompt that closes the thought, or names its marks, opens none."""
+    tokenizer = bpe_tokenizer(["<think> </think> \\boxed{5}"], 300)
+    whole = "\\boxed{5}. Wait", "\\boxed{5}</think>\\boxed{6}"
+    for end, opening, answers in (
+        ("<think>\n", "<think>", [None, "6"]),
+        ("<think>\n\n</think>\n\n", "", ["5", "6"]),
+        ("In <think>, then", "", ["5", "6"]),
+    ):
+        renderer = PromptRenderer(tokenizer, Prompt(template="{problem}" + end))
+        texts = renderer.responses([tokenizer(text)["input_ids"] for text in whole])
+        assert texts == [opening + text for text in whole] and [extract(text) for text in texts] == answers
+
+
+def test_numbers_are_written_as_in_the_file_and_repeated_problems_keep_what_they_differ_in(tmp_path):
+    path, row = tmp_path / "own.jsonl", {"problem": "p", "answer": 0.00001}
+    write_lines(path, [row, row, row | {"relative_tolerance": 0.1}, row | {"answer": 1e16}])
+    problems = read_problems(path)
+    assert [problem.answer for problem in problems[1:]] == ["0.00001", "0.00001", "10000000000000000"]
+    assert [*with_repeats(problems).values()] == [2, 1, 1]
 
 
 def test_a_chat_template_that_is_missing_or_refuses_every_message_is_said():

@@ -272,7 +272,8 @@ def test_runs_that_were_trained_or_evaluated_again_replace_the_old_ones(smoke, t
     other = evaluation.model_copy(update={"key": "of another protocol", "records": right})
     write_record(evaluated.evaluation.record, other)
     store = store_of(smoke)
-    tags = {tracking.NAME: "grpo/seed1", tracking.KEY: run_summary(smoke.folder.run("grpo", 1)).key}
+    twice = smoke.folder.run("grpo", 1)
+    tags = {tracking.NAME: "grpo/seed1", tracking.KEY: run_summary(twice).key, tracking.FOLDER: str(twice.path)}
     store.client.create_run(store.experiment, tags=tags)
     second = tracking.track(StudyResults(smoke.folder.path)).runs
     assert {name for name in second if second[name] == first.get(name)} == {"tepo/seed0", "grpo/seed1"}

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from policygrain.objective.method import TEXTS
-from policygrain.study import Study, load_study, parse_study
+from policygrain.study import Study, load_study, parse_study, study_text
 from policygrain.study.dependencies import VERSIONS, code_digests, run_settings, stage_settings, start_seed, start_seeds
 from policygrain.study.runs import Arm
 from policygrain.study.schema import decides, leaves
@@ -63,8 +63,9 @@ def test_a_key_changes_what_it_declares_and_nothing_else(key):
     now = functools.reduce(lambda inside, part: inside[int(part) if part.isdecimal() else part], key.split("."), whole)
     assert now != value, "another value"
     after = with_values({key: value})
-    # A figure has settings of its own.
-    assert changed(REFERENCE, after) == (decided(key) if key != "figures" else {"report"})
+    # A figure has settings of its own; new seeds have new models to evaluate.
+    more = {"evaluation"} if key.endswith("seeds") else set()
+    assert changed(REFERENCE, after) == (decided(key) | more if key != "figures" else {"report"})
     own, other = (run_settings(study, Arm.of(study, "mine"), 5) for study in (REFERENCE, after))
     assert (own != other) == ("run" in decides(KEYS[key]))
 
@@ -160,3 +161,6 @@ def test_bases_the_order_of_keys_and_defaults_that_are_written_out_change_nothin
     backwards = parse_study(dict(reversed(whole.items())), Path("study.yaml"))
     for study in (load_study(tmp_path / "study.yaml"), backwards):
         assert stage_settings(study, SOURCES, None) == stage_settings(REFERENCE, SOURCES, None)
+    written = tmp_path / "written.yaml"
+    written.write_text(study_text(with_values({"title": "1e-5"}), written))
+    assert load_study(written).title == "1e-5", "a text that could be a number"

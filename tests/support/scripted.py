@@ -22,7 +22,7 @@ class Scripted:
     """Which of problem n's responses are right is in ``script[n]``; ``lengths`` are those of a group."""
 
     def __init__(self, script: Sequence[tuple[bool, ...]], lengths: Sequence[int] = (3, 3)) -> None:
-        self.script, self.lengths, self.tokenizer = script, lengths, self
+        self.script, self.lengths = script, lengths
         self.asked: list[list[tuple[int, int]]] = []  # (problem, seed) of each request, by call
         self.problems = [Problem(str(n), str(n), "", "") for n in range(len(script))]
 
@@ -45,7 +45,7 @@ class Scripted:
 
     def sleep(self) -> None: ...
 
-    def batch_decode(self, ids: list[list[int]], skip_special_tokens: bool) -> list[str]:
+    def responses(self, ids: list[list[int]]) -> list[str]:
         return [""] * len(ids)
 
     def grade(self, items: Sequence[Item]) -> list[str]:

@@ -159,40 +159,7 @@ def test_a_worker_of_verl_trains_with_the_method_of_the_study(name, chat_start, 
 # ---- attempts, with a program in place of verl -----------------------------------------------------------------------
 
 # What `python -m verl.trainer.main_ppo` leaves in the folder of a run, of 4 steps in all.
-PROGRAM = """#!{python}
-import json, os, shutil, sys, time
-from pathlib import Path
-import yaml
-
-if sys.argv[1] == "-c":
-    print("0.9.1")
-    sys.exit()
-folder, what = Path(os.environ["POLICYGRAIN_EXPORTED"]), os.environ["WHAT"]
-Path(os.environ["PID_FILE"]).write_text(str(os.getpid()))
-if what == "no checkpoint":
-    sys.exit("the GPU is lost")
-checkpoints = folder / "checkpoints"
-newest = checkpoints / "latest_checkpointed_iteration.txt"
-first = int(newest.read_text()) if newest.exists() else 0
-last = {{"killed after 3": 3, "waits after 2": 2, "ends": 4}}[what]
-checkpoints.mkdir(exist_ok=True)
-with open(os.environ["VERL_FILE_LOGGER_PATH"], "w") as log:
-    for step in range(first, last + 1):
-        data = {{"val-core/small/reward/mean@1": step / 10}}
-        if step > first:
-            data |= {{"response_length/mean": 3.0, "critic/score/mean": 0.5, "actor/lr": len(what)}}
-        log.write(json.dumps({{"step": step, "data": data}}) + "\\n")
-    newest.write_text("2")
-    if what == "killed after 3":
-        log.write('{{"step": 4, "da')
-        log.flush()
-        os.kill(os.getpid(), 9)
-if what == "waits after 2":
-    time.sleep(600)
-start = yaml.safe_load((folder / "verl.yaml").read_text())["actor_rollout_ref"]["model"]["path"]
-shutil.copytree(start, checkpoints / "global_step_4" / "actor" / "huggingface")
-newest.write_text("4")
-"""
+PROGRAM = Path(__file__).with_name("verl_program.txt").read_text()
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from policygrain.commands.workflow import POLICYGRAIN, open_study
 from policygrain.figures import SUFFIXES, TABLES as TABLE_NAMES
 from policygrain.paths import START
 from policygrain.study.dependencies import start_seed
-from policygrain.study.runs import run_matrix
+from policygrain.study.runs import run_matrix, train_rules
 from policygrain.trainers.launch import launcher
 
 STUDY = open_study(workflow)  # locked until Snakemake ends

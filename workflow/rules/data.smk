@@ -38,6 +38,7 @@ rule start_model:
         "results/{study}/start/seed{seed}.json",
     log:
         "results/{study}/logs/start/seed{seed}.log",
+    threads: STUDY.training.threads
     message:
         "make the initial model of seed {wildcards.seed}"
     shell:

@@ -6,7 +6,7 @@ ARMS = EVALUATED if STUDY.evaluation.after_training and EVALUATED else ["{arm}"]
 # The job reads the models in the folders of these records, and writes the responses there.
 rule evaluate:
     input:
-        settings="results/{study}/settings/evaluation.json",
+        settings=expand("results/{study}/settings/evaluation/{arm}.json", arm=ARMS, allow_missing=True),
         benchmarks=BENCHMARKS,
         models=lambda w: [
             *initial_models(STUDY.seeds if w.get("arm", START) == START else []),

@@ -1,20 +1,13 @@
 # A job per run; or, with `seeds_per_process: all`, for runs that take seconds, one that trains all seeds of an arm. Arms may
 # have different seeds, and outputs cannot depend on a wildcard: a rule per list of seeds, `train_arm` for the study's.
-ARMS_OF = {}  # the seeds of a job, or the wildcard → its arms
-for arm, runs in MATRIX.by_arm().items():
-    seeds = tuple(sorted(run.seed for run in runs)) if STUDY.seeds_per_process == "all" else ("{seed}",)
-    ARMS_OF.setdefault(seeds, []).append(arm)
-
-RULE_NAMES = {("{seed}",): "train", tuple(sorted(STUDY.seeds)): "train_arm"}
-
 # The trainer resumes from the newest checkpoint in the run's folder. Only summary.json is an output, because Snakemake removes
 # outputs before every attempt; a run that has ended is found by its key in run.json, and costs no step.
-for seeds, arms in ARMS_OF.items():
+for rule_name, (seeds, arms) in train_rules(STUDY).items():
     log_file = "results/{study}/logs/train/{arm}" + ("/seed{seed}.log" if seeds == ("{seed}",) else ".log")
 
     rule:
         name:
-            RULE_NAMES.get(seeds) or f"train_arm_{'_'.join(map(str, seeds)) if len(seeds) < 20 else abs(hash(seeds))}"
+            rule_name
         input:
             settings="results/{study}/settings/arms/{arm}.json",
             problems="results/{study}/data/train.jsonl",
@@ -27,6 +20,7 @@ for seeds, arms in ARMS_OF.items():
             log_file,
         wildcard_constraints:
             arm="|".join(map(re.escape, arms)),
+        threads: STUDY.training.threads
         params:
             launcher=lambda w, resources: launcher(resources),
             seeds=lambda w, seeds=seeds: [w.get("seed", seed) for seed in seeds],

@@ -45,7 +45,7 @@ class TurnRewards:
 class TurnAdvantage(Advantage):
     """Advantages of turns. A reward of a whole response is treated as that of a response with one turn."""
 
-    def __call__(self, rewards: Tensor) -> Tensor:  # noqa: D102
+    def __call__(self, rewards: Tensor) -> Tensor:
         one = rewards.unsqueeze(2)
         return self.of_turns(TurnRewards(one, one.new_ones(one.shape), one.new_zeros(one.shape))).squeeze(2)
 
@@ -69,7 +69,7 @@ class TurnReturn(TurnAdvantage, name="turn_return"):
     )
     std: bool = setting(False, "true: divided by the sample standard deviation of the compared values")
 
-    def of_turns(self, turns: TurnRewards) -> Tensor:  # noqa: D102
+    def of_turns(self, turns: TurnRewards) -> Tensor:
         place = turns.mask.cumsum(2)
         if self.baseline == "return":
             return _compared(turns.to_go(turns.rewards, self.discount), place, turns.mask, self.std)
@@ -88,7 +88,7 @@ class Gigpo(TurnAdvantage, name="gigpo"):
     discount: float = setting(1.0, "γ of later turns", ge=0, le=1)
     std: bool = setting(False, "true: both parts are divided by the sample standard deviation")
 
-    def of_turns(self, turns: TurnRewards) -> Tensor:  # noqa: D102
+    def of_turns(self, turns: TurnRewards) -> Tensor:
         if turns.states is None:
             raise ValueError("advantage gigpo: TurnRewards needs states")
         response = (Grpo() if self.std else DrGrpo())(turns.total).unsqueeze(2)

@@ -81,7 +81,8 @@ def accuracy_difference(
 def response_length(results: StudyResults, arm: str) -> pd.Series:
     """Tokens per sampled response of the final model on the benchmarks, by seed. NoResults without an evaluation."""
     rows = _evaluations(results, arm)
-    sums = rows.assign(responses=rows["n"] * rows["problems"]).groupby("seed")[["tokens", "responses"]].sum()
+    responses = rows["outcomes"].map(lambda counts: sum(counts.values()))
+    sums = rows.assign(responses=responses).groupby("seed")[["tokens", "responses"]].sum()
     return sums["tokens"] / sums["responses"]
 
 
@@ -117,7 +118,8 @@ def reached(results: StudyResults, arm: str, than: str, by: str) -> pd.Series:
     """The cost of ``arm`` to reach the final accuracy of ``than``, relative to the cost of ``than``: log2, by seed.
 
     ``by``: a key of `COSTS`. The final accuracy is the mean over the validations of the last quarter of training, at
-    least two. Infinite where ``arm`` never reaches it. A cost of 0 counts as 1. NoResults if no seed has both arms.
+    least two. Infinite where ``arm`` never reaches it, NaN where the cost is not known. A cost of 0 counts as 1.
+    NoResults if no seed has both arms.
     """
     curves, others = (learning_curve(results, name) for name in (arm, than))
     ratios = {}
@@ -127,7 +129,7 @@ def reached(results: StudyResults, arm: str, than: str, by: str) -> pd.Series:
         late = other[other["at"] >= 0.75 * other["at"].iloc[-1]]
         level = (late if len(late) > 1 else other.iloc[-2:])["accuracy"].mean() - 1e-12
         costs = [float(one.loc[one["accuracy"] >= level, by].min()) or 1.0 for one in (curve, other)]
-        ratios[seed] = math.inf if math.isnan(costs[0]) else math.log2(costs[0] / costs[1])
+        ratios[seed] = math.log2(costs[0] / costs[1]) if (curve["accuracy"] >= level).any() else math.inf
     if not ratios:
         raise NoResults(f"no seed of both {arm!r} and {than!r}: run `snakemake all`.")
     return pd.Series(ratios, dtype=float)
@@ -165,12 +167,12 @@ class Contrast(NamedTuple):
 
     @property
     def identical(self) -> bool:
-        """Whether all units have equal AUCs to the last digit, as on-policy, where every ratio is 1."""
-        return not any(self.auc.values)
+        """Whether all units are equal to the last digit, as on-policy, where every ratio is 1."""
+        return not any(d and any(d.values) for d in (self.auc, self.sampled, self.greedy, self.length))
 
     @property
     def outcome(self) -> str:
-        """Whether AUCs are identical, differ, or differ by less than the margin; or why none of these is shown."""
+        """Whether the arms are identical, or AUCs differ, or by less than the margin; or why none of it is shown."""
         if self.decided or self.identical:
             return DIFFER if self.decided else IDENTICAL
         if self.auc.n < FEWEST:
@@ -180,7 +182,7 @@ class Contrast(NamedTuple):
     @property
     def disagreement(self) -> bool:
         """Whether an interval of final accuracy excludes 0 on the other side than that of AUC."""
-        ends = [d for d in (self.auc, self.sampled, self.greedy) if d is not None]
+        ends = [d for d in (self.auc, self.sampled, self.greedy) if d is not None and d.replicated]
         return any(d.low > 0 for d in ends) and any(d.high < 0 for d in ends)
 
 

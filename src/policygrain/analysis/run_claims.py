@@ -79,12 +79,10 @@ class RunClaim:
 
     @property
     def effect(self) -> float:
-        """The mean difference towards the claimed side."""
         return self.difference.mean if self.claimed == "above" else -self.difference.mean
 
     @property
     def verdict(self) -> str:
-        """The verdict, in the words of docs/statistics.md."""
         smaller = ""
         if self.margin is not None and self.effect < self.margin:
             p = self.difference.test(self.margin if self.claimed == "above" else -self.margin) / 2  # of one side
@@ -105,7 +103,6 @@ class RunClaim:
         return needed and max(1, needed - d.n)
 
     def text(self) -> str:
-        """The claim with its numbers, for the terminal."""
         d = self.difference
         lines = [f"{self.metric} of a is {self.claimed} that of b: {self.verdict}", f"  endpoint: {self.endpoint}"]
         for side, values in self.values.items():
@@ -128,7 +125,6 @@ class RunClaim:
         return f"{d.mean:+.4g}{few}"
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """The claim as the header and row of a table."""
         more = "over 1,000" if self.more_seeds is None else str(self.more_seeds)
         cells = {"metric": self.metric, "claim": f"a is {self.claimed} b", "a − b": self._effect_text()}
         cells |= {"p": f"{self.difference.p:.2g}", "n": str(self.difference.n)}

@@ -65,8 +65,12 @@ class Difference:
         return self.test(0.0)
 
     @property
+    def replicated(self) -> bool:
+        """Whether the interval is over seeds or initial models, and not over the problems of a single one."""
+        return self.n > 1 and self.unit != PROBLEMS
+
+    @property
     def interval(self) -> Interval:
-        """Mean and limits."""
         return Interval(self.mean, self.low, self.high)
 
     def above(self, value: float) -> float:
@@ -123,9 +127,9 @@ def difference(a: Sequence[Array], b: Sequence[Array], unit: str = SEEDS) -> Dif
 
 
 def over_seeds(values: Sequence[float] | Array) -> Interval:
-    """The mean of a number per seed [seeds] with Student's 95% interval; of a single seed both limits are its value."""
+    """The mean of a number per seed [seeds] with Student's 95% interval; without one both limits are the mean."""
     d = student(values)
-    return d.interval if d.n > 1 else Interval(d.mean, d.mean, d.mean)
+    return d.interval if math.isfinite(d.low) else Interval(d.mean, d.mean, d.mean)
 
 
 def student(values: Sequence[float] | Array, unit: str = SEEDS) -> Difference:

@@ -21,7 +21,7 @@ from ..grading.sandbox import isolation
 from ..hub import config_of
 from ..study import Study, load_study
 from ..study.dependencies import start_seeds
-from ..study.runs import RULE, check_comparisons, methods_of, run_matrix
+from ..study.runs import RULE, check_comparisons, methods_of, run_matrix, train_rules
 from ..trainers.check import DYNAMIC_BY_VERL, check_trainers
 
 SOME = 60  # problems that are checked of each synthetic family
@@ -115,7 +115,8 @@ def _check_lengths(study: Study) -> None:
     trained = [arm.training for arm in run_matrix(study).arms.values() if arm.training.trainer != "command"]
     lengths = {"training.max_tokens": max((training.max_tokens for training in trained), default=0)}
     for i, benchmark in enumerate(study.evaluation.benchmarks):
-        lengths[f"evaluation.benchmarks[{i}].sampling.max_tokens"] = sampling_of(study, benchmark).max_tokens
+        key = "sampling" if benchmark.sampling is None else f"benchmarks[{i}].sampling"
+        lengths[f"evaluation.{key}.max_tokens"] = sampling_of(study, benchmark).max_tokens
     context = _context(study)
     for key, length in lengths.items():
         if context is not None and length >= context:
@@ -150,10 +151,10 @@ def check_tuning(study: Study) -> None:
 # ---- what a cluster refuses, before jobs wait for it -----------------------------------------------------------------
 
 
-def check_cluster(profile: Path) -> None:
+def check_cluster(profile: Path, study: Study) -> None:
     """Ask SLURM whether it accepts the request of each rule, and print it. UserError with all that are refused."""
     refused = []
-    for rule, words in requests(profile).items():
+    for rule, words in requests(profile, study).items():
         print(f"{rule}: {shlex.join(words)}", flush=True)
         command = ["sbatch", "--test-only", *words, "--wrap=true"]
         asked = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -169,8 +170,9 @@ class Wanted(dict[str, object]):
     __getattr__ = dict.get
 
 
-def requests(profile: Path) -> dict[str, list[str]]:
+def requests(profile: Path, study: Study) -> dict[str, list[str]]:
     """Rule → the options of sbatch by which Snakemake's executor requests its resources. UserError for wrong ones."""
+    rules = dict.fromkeys([*SUBMITTED, *train_rules(study)])
     found, fixed = {}, {"run_uuid": "x", "slurm_logfile": "x", "comment_str": "x", "workdir": None}
     try:
         from snakemake.resources import Resources
@@ -181,7 +183,7 @@ def requests(profile: Path) -> dict[str, list[str]]:
         own, default = (content.get(key) or {} for key in ("set-resources", "default-resources"))
         options = {key: content.get(f"slurm-{key}") for key in ("qos", "reservation")}
         options |= {"requeue": False, "no_requeue": False}  # srun has no such options
-        for rule in SUBMITTED:
+        for rule in rules:
             wanted = Wanted(Resources.from_mapping({**default, **(own.get(rule) or {})}).unwrapped_items())
             job, named = SimpleNamespace(resources=wanted, threads=1), dict.fromkeys(("account", "partition"), "")
             named |= {n: shlex.join([f"--{n}={wanted[f'slurm_{n}']}"]) for n in named if f"slurm_{n}" in wanted}
@@ -189,7 +191,9 @@ def requests(profile: Path) -> dict[str, list[str]]:
             found[rule] = [*words[words.index("--comment") + 2 :], *shlex.split(set_gres_string(job))]
     except Exception as error:  # those of Snakemake, its executor, YAML and files have no common class
         raise UserError(f"{profile}: cannot be read as a Snakemake profile: {error}") from error
-    for rule in (rule for rule in own if rule not in SUBMITTED and not rule.startswith("train_arm_")):
-        hint = did_you_mean(rule, SUBMITTED)
+    for rule in (rule for rule in own if rule not in rules and not rule.startswith("train_arm_")):
+        hint = did_you_mean(rule, rules)
         raise UserError(f"{profile}: set-resources: {rule!r} is not a rule that runs as a job.{hint}")
+    if missing := [rule for rule in train_rules(study) if rule not in (*own, *SUBMITTED)]:
+        raise UserError(f"{profile}: set-resources: lacks {missing[0]}, a rule of this study; write its resources.")
     return found

@@ -38,7 +38,6 @@ EFFECTS = (1.0, 2.0, 4.0)  # points
 
 
 def constants() -> dict[str, dict[str, Any]]:
-    """The content of `constants.yaml`: devices, lengths, models."""
     return dict(yaml.safe_load(resources.files(__package__).joinpath("constants.yaml").read_text(encoding="utf-8")))
 
 
@@ -92,7 +91,7 @@ def jobs(study: Study, lengths: Mapping[str, Any]) -> Iterator[tuple[str, Array]
 def benchmark_size(study: Study, benchmark: Benchmark) -> int:
     """Number of problems: of a synthetic family `size`, of a registered set or file all, at most `size`."""
     source, size = benchmark.source, benchmark.size
-    if source in FAMILIES:
+    if source in FAMILIES or (size and source not in SETS and not (data_root(study.data.root) / source).is_file()):
         return size or FAMILY_SIZE
     count = SETS[source].count if source in SETS else sum(1 for _ in read_rows(data_root(study.data.root) / source))
     return min(count, size or count)
@@ -150,11 +149,10 @@ def estimate(study: Study, device_name: str) -> dict[str, Any]:
 
 def shown(number: float) -> str:
     """A number in short form: 0.25, 12 or 1,234."""
-    return f"{number:,.0f}" if number >= 100 else f"{number:.2g}"
+    return f"{number:,.0f}" if number >= 99.5 else f"{number:.2g}"
 
 
 def plan_text(plan: Mapping[str, Any]) -> str:
-    """The cost of each rule, and the assumptions."""
     rows = [[rule, *map(shown, of.values())] for rule, of in plan["rules"].items()]
     header = ["rule", "jobs", "tokens sampled", "scored", "trained", "device-hours"]
     device, lengths = plan["device"], plan["lengths"]
@@ -173,7 +171,7 @@ def plan_text(plan: Mapping[str, Any]) -> str:
 
 def power_text(plan: Mapping[str, Any], study: Study, results: StudyResults) -> str:
     """A Markdown table: seeds per arm that show a difference, by the spread in ``results``, and hours of both arms."""
-    from ..analysis.measures import contrasts
+    from ..analysis.measures import FEWEST, contrasts
     from ..analysis.statistics import POWER, pooled_spread, seeds_to_show
 
     found: dict[tuple[str, str], list[Difference]] = defaultdict(list)
@@ -181,7 +179,7 @@ def power_text(plan: Mapping[str, Any], study: Study, results: StudyResults) -> 
         settings = ", ".join(f"{key} {value}" for key, value in contrast.pair.arm.settings) or "the study's"
         for endpoint in () if contrast.identical else ("auc", "sampled", "greedy"):
             difference = getattr(contrast, endpoint)
-            if difference is not None and difference.n > 1 and math.isfinite(difference.spread):
+            if difference is not None and difference.replicated and math.isfinite(difference.spread):
                 found[settings, endpoint].append(difference)
     if not found:
         raise UserError(f"--power: no comparison in {results.folder.path} has two seeds.")
@@ -193,7 +191,8 @@ def power_text(plan: Mapping[str, Any], study: Study, results: StudyResults) -> 
         sd, low, high = pooled_spread(differences)
         row = [*key, f"{sd:.1f} [{low:.1f}, {high:.1f}]"]
         for effect in effects:
-            seeds, most = (seeds_to_show(effect, spread, comparisons) for spread in (sd, high))
+            needed = (seeds_to_show(effect, spread, comparisons) for spread in (sd, high))
+            seeds, most = (n and max(n, FEWEST) for n in needed)
             cost = shown(2 * (seeds or 0) * per_run)
             row.append(f"{seeds} (to {most or 'over 1,000'}): {cost} h" if seeds else "over 1,000")
         rows.append(row)

@@ -46,7 +46,7 @@ def check(
         counts = f"{len(matrix.arms)} arms, {len(matrix.runs)} runs, {len(matrix.evaluated)} of them evaluated"
         print(f"{loaded.name}: {counts}.", flush=True)
     if slurm:
-        check_cluster(profile)
+        check_cluster(profile, loaded)
 
 
 @app.command(rich_help_panel=GROUP)
@@ -100,7 +100,6 @@ def methods(
 
 
 def recorded(config: Path, results: Path | None) -> StudyResults:
-    """The results of a study, by default those in results/NAME."""
     study = load_study(config)
     return StudyResults(results or Path("results") / study.name, study)
 
@@ -180,8 +179,8 @@ def train(
     if len(seeds) > 1 and run_dir:
         raise UserError("--run-dir: is the folder of one run; leave it out, or name one seed.")
     data, starts = require_problems(folder), {seed: start_of(read, seed) for seed in seeds}
+    read_slurm()
     if chosen.training.trainer not in ("verl", "command"):  # their own processes take what is visible
-        read_slurm()
         claim_gpu()
     with Stop(deadline(time_limit)) as stop, processes(chosen.training):
         for seed, start in starts.items():

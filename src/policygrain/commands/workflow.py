@@ -14,7 +14,7 @@ from ..data.sources import source_digests
 from ..errors import UserError
 from ..files import atomic_text, lock, read_json
 from ..hub import identity
-from ..paths import StudyFolder
+from ..paths import START, StudyFolder
 from ..study import Study, load_study, study_text
 from ..study.dependencies import stage_settings
 from .app import PARENT
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from snakemake.workflow import Workflow
 
 POLICYGRAIN = f"{shlex.quote(sys.executable)} -m policygrain.cli"  # with the interpreter that runs Snakemake
+STUDY_FILE = "POLICYGRAIN_STUDY"  # environment variable of jobs on a cluster: the study that was submitted
 HELD: list[IO[str]] = []  # the lock of this process's study, open until it ends
 
 
@@ -35,6 +36,8 @@ def open_study(workflow: Workflow) -> Study:
     # Not Snakemake's `config`: it reads 1e-5 as text, and of a repeated key the last value.
     given = workflow.config_settings
     try:
+        if not workflow.is_main_process and (recorded := os.environ.get(STUDY_FILE)):  # the user's may have changed
+            return load_study(recorded)
         study = load_study(*(given.configfiles or ["config.yaml"]), changes=given.config)
         if workflow.is_main_process:
             try:
@@ -45,7 +48,7 @@ def open_study(workflow: Workflow) -> Study:
                     raise
     except (UserError, OSError) as error:  # OSError: a full disk
         sys.exit(f"policygrain: {error}")
-    os.environ[PARENT] = str(os.getpid())
+    os.environ |= {PARENT: str(os.getpid()), STUDY_FILE: str(StudyFolder(Path("results") / study.name).study)}
     return study
 
 
@@ -61,14 +64,14 @@ def write_settings(study: Study, folder: StudyFolder, dry_run: bool = False) -> 
     What is made from a file that has been written is older than it, so Snakemake makes it again. For problems and an
     initial model that are not here, the digests that were recorded stand. A dry run puts all back at its end.
     """
-    known = {name: _content(folder.settings(name)) for name in ("data", "benchmarks", "evaluation")}
+    known = {name: _content(folder.settings(name)) for name in ("data", "benchmarks", f"evaluation/{START}")}
     sources = {**known["data"].get("sources", {}), **known["benchmarks"].get("sources", {}), **source_digests(study)}
     start = None
     if study.model.start != "tiny":
         try:
             start = identity(study.model.start, study.model.revision)
         except UserError:
-            start = known["evaluation"].get("start_model")
+            start = known[f"evaluation/{START}"].get("start_model")
     texts = {
         folder.settings(name): json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
         for name, content in stage_settings(study, sources, start).items()
@@ -90,7 +93,6 @@ def _put_back(path: Path, text: str | None, time: int) -> None:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """The settings in a file; empty if it is missing or damaged."""
     try:
         return dict(read_json(path))
     except (UserError, TypeError, ValueError):

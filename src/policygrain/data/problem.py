@@ -92,12 +92,10 @@ def with_repeats(problems: Iterable[Problem]) -> dict[Problem, int]:
 
 
 def as_row(problem: Problem) -> Row:
-    """The row of a problem in a file."""
     row = asdict(problem)
     options = row.pop("options")
     return row | {key: options[key] for key, n in OPTIONS.items() if options[key] != n}
 
 
 def write_problems(path: Path, problems: Iterable[Problem]) -> None:
-    """Write JSON Lines, atomically."""
     atomic_text(path, "".join(json.dumps(as_row(problem), ensure_ascii=False) + "\n" for problem in problems))

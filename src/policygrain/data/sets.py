@@ -48,7 +48,6 @@ SETS = {name: ProblemSet(**{"name": name, "file": f"{name}.jsonl"} | entry) for 
 
 
 def find_set(name: str) -> ProblemSet:
-    """The set called ``name``. UserError with similar names if there is none."""
     if name not in SETS:
         raise UserError(f"{name!r} is neither a registered problem set nor a .jsonl file.{did_you_mean(name, SETS)}")
     return SETS[name]

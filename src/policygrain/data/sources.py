@@ -109,7 +109,6 @@ def contaminated(data: DataFolder, benchmark: str) -> set[str]:
 
 
 def check_ids(problems: Iterable[Problem], source: str) -> None:
-    """UserError if two problems have the same id, by which scores are grouped."""
     (name, count), *_ = Counter(problem.id for problem in problems).most_common(1) or [("", 0)]
     if count > 1:
         raise UserError(f"{source}: {count} problems have the id {name!r}; each problem of a benchmark needs its own.")

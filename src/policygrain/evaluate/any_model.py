@@ -83,7 +83,6 @@ def named(models: Sequence[str]) -> dict[str, str]:
 
 
 def slug(text: str) -> str:
-    """``text`` as a valid name of a folder."""
     return re.sub(r"[^A-Za-z0-9_.-]", "_", text).lstrip(".-") or "model"
 
 
@@ -114,6 +113,5 @@ def leaderboard(results: StudyFolder) -> tuple[list[str], list[list[str]]]:
 
 
 def _accuracy(*records: BenchmarkRecord) -> str:
-    """`50.0 [38.1, 61.9]`, of one benchmark or the average of several."""
     estimate = accuracy([np.array([record.per_problem]) for record in records])
     return f"{100 * estimate.mean:.1f} [{100 * estimate.low:.1f}, {100 * estimate.high:.1f}]"

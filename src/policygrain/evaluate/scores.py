@@ -48,7 +48,6 @@ def grade(answers: Sequence[tuple[Query, Rollout, str]], grader: Grader, stop: S
 
 
 def write_samples(path: Path, rows: Sequence[EvaluatedSample]) -> None:
-    """Write graded responses as Parquet, atomically."""
     import pandas as pd
 
     # The type is said because it may be that no response has an answer.

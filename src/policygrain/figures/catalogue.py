@@ -105,6 +105,9 @@ def pass_at_k(results: StudyResults, shown: Sequence[str]) -> Figure:
     figure, grid = style.panels(len(shown), 4, 2.0)
     for axes, name in zip(grid, shown, strict=True):
         n = int(responses[name])
+        counts = results.evaluations.query("benchmark == @name")[["outcomes", "problems"]].itertuples(index=False)
+        if any(sum(outcomes.values()) != n * problems for outcomes, problems in counts):
+            raise UserError(f"figures: pass_at_k: {name} repeats some problems more often than others.")
         ks = powers_of_two(n)
         for arm in (START, *evaluated_headline(results.study)):
             samples = results.evaluations.query("arm == @arm and benchmark == @name")
@@ -246,6 +249,9 @@ def convergence(results: StudyResults, shown: Sequence[str]) -> Figure:
         axes.axvline(0.5, color="#999999", linewidth=0.8, linestyle=(0, (3, 2)))
         for place, arm in enumerate(shown):
             values = measures.by_unit(results, measures.reached(results, arm, "grpo", by))
+            if not len(values):
+                axes.text(1, place, "not logged", ha="center", va="center", color=style.GREY)
+                continue
             marks = {"color": arm_looks[arm]["color"], "markersize": 5, "alpha": 0.6}
             axes.plot(np.clip(2**values, *ends), np.full(len(values), place + 0.24), "|", **marks)
             style.interval_row(axes, place, Interval(*(2.0**end for end in median(values))), arm_looks[arm], ends)

@@ -20,7 +20,7 @@ from ..paths import START
 from ..provenance import devices
 from ..records import ModelEvaluation
 from ..results import StudyResults, evaluated_samples
-from ..study.dependencies import start_seeds
+from ..study.dependencies import evaluated_models
 from ..text import columns, shortened, unbroken
 from . import tables
 from .catalogue import FIGURES
@@ -81,7 +81,6 @@ def samples(results: StudyResults) -> list[Part]:
 
 
 def _evaluations(results: StudyResults) -> list[ModelEvaluation]:
-    """The evaluations of runs, without those of initial models."""
     return [e for name, e in results.model_evaluations.items() if not name.startswith(f"{START}/")]
 
 
@@ -104,28 +103,30 @@ def provenance(results: StudyResults) -> dict[str, str]:
 def cost(results: StudyResults) -> dict[str, str]:
     """The cost of training and evaluation: device hours of their processes, and generated tokens."""
 
-    def hours(processes: Iterable[tuple[str, float]]) -> str:
+    def hours(processes: Iterable[tuple[str, int, int, float]]) -> str:
         found: defaultdict[str, float] = defaultdict(float)
-        for hardware, seconds in processes:
+        for hardware, ranks, threads, seconds in processes:
             count, device = devices(hardware)
-            found[device] += count * seconds / 3600
+            found[device] += (ranks if ranks > 1 else count) * (threads if device == "core" else 1) * seconds / 3600
         return ", ".join(f"{n:,.2f} {device}-hours" for device, n in sorted(found.items())) or "nothing yet"
 
     summaries, evaluations = results.summaries.values(), _evaluations(results)
     finals = [summary.final for summary in summaries]
+    trained = [
+        (s.environment.hardware, s.environment.ranks, s.training.get("threads", 1), s.final.seconds) for s in summaries
+    ]
     sampled = [final.tokens for final in finals]
     generated = "an unknown number of" if None in sampled else f"{sum(filter(None, sampled)):,}"
     tokens = sum(record.tokens for e in evaluations for record in e.records)
     return {
-        "training": f"{hours((s.environment.hardware, s.final.seconds) for s in summaries)} in {len(finals)} runs, "
+        "training": f"{hours(trained)} in {len(finals)} runs, "
         f"{generated} generated tokens, {sum(f.updates for f in finals):,} optimizer steps",
-        "evaluation": f"{hours((e.facts.hardware, sum(e.facts.seconds.values())) for e in evaluations)} for "
+        "evaluation": f"{hours((e.facts.hardware, 1, 1, sum(e.facts.seconds.values())) for e in evaluations)} for "
         f"{len(evaluations)} models, {tokens:,} generated tokens",
     }
 
 
 def protocol(results: StudyResults) -> dict[str, str]:
-    """The evaluation protocol of the final models."""
     evaluations = _evaluations(results)
     if not evaluations:
         return {}
@@ -140,9 +141,8 @@ def protocol(results: StudyResults) -> dict[str, str]:
 
 def check_complete(results: StudyResults) -> None:
     """UserError if a run or an evaluation of the study is missing, or if the record of one is damaged."""
-    evaluated = results.matrix.evaluated
-    models = [f"{START}/seed{seed}" for seed in start_seeds(results.study) if evaluated]
-    models += [run.name for run in evaluated]
+    named = evaluated_models(results.study) if results.matrix.evaluated else {}
+    models = [name for of_arm in named.values() for name in of_arm]
     ended = {run.name for run in results.summaries}
     missing = [run.name for run in results.matrix.runs if run.name not in ended]
     missing += [f"the evaluation of {name}" for name in models if name not in results.model_evaluations]
@@ -162,7 +162,7 @@ def warnings(results: StudyResults) -> list[str]:
 
     def has_learned(arm: str) -> bool:
         changes = (measures.there(measures.accuracy_difference, results, arm, START, column=c) for c in columns)
-        return any(d.low > 0 if d.n > 1 else d.mean > 0 for d in changes if d)
+        return any((d.low if d.replicated else d.mean) > 0 for d in changes if d)
 
     if not any(measures.final_accuracy(results, arm, column=column).mean for arm in arms for column in columns):
         return [

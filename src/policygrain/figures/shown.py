@@ -11,6 +11,7 @@ from ..errors import UserError, did_you_mean
 from ..objective import comparison_names, method, method_names
 from ..study import Study
 from ..study.runs import START, Pair, arms_of, different_parts, run_matrix
+from ..study.schema import distinct
 
 if TYPE_CHECKING:
     from ..results import StudyResults
@@ -80,13 +81,16 @@ def shown_by(name: str, study: Study) -> Any:
 
 
 def check_figures(study: Study) -> None:
-    """UserError for the first figure that cannot be drawn from the runs of the study."""
+    """UserError for the first figure that cannot be drawn from the runs of the study, and for arms of one label."""
+    try:
+        distinct([labels(study)(arm) for arm in run_matrix(study).arms])
+    except ValueError as error:
+        raise UserError(f"methods: {error}, which is the label of two arms; set `label`.") from error
     for name in study.figures:
         shown_by(name, study)
 
 
 def counted(number: object, word: str) -> str:
-    """`1 update`, `16 updates`."""
     return f"{number} {word}{'' if str(number) == '1' else 's'}"
 
 
@@ -123,7 +127,7 @@ def labels(study: Study) -> Callable[[str], str]:
 
     def label(arm: str) -> str:
         name, *settings = arm.split("+")
-        return ", ".join([of_method(name), *(setting_text(*setting.split("=")) for setting in settings)])
+        return ", ".join([of_method(name), *(setting_text(*setting.split("=", 1)) for setting in settings)])
 
     return label
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
+import matplotlib.style
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -28,18 +28,7 @@ MARKERS = ["o", "s", "^", "D", "v", "P", "X", "p", "h", "*"]
 GREY = "#777777"  # the initial model, and what is none of the methods
 DASHES: list[Any] = ["-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (3, 1)), (0, (7, 2)), "-"]
 
-matplotlib.rc("font", size=8)
-matplotlib.rc("axes", titlesize=8, labelsize=8, grid=True, axisbelow=True)
-matplotlib.rc("axes.spines", top=False, right=False)
-matplotlib.rc("xtick", labelsize=7.5)
-matplotlib.rc("ytick", labelsize=7.5)
-matplotlib.rc("grid", linewidth=0.4, alpha=0.4)
-matplotlib.rc("legend", fontsize=7.5, frameon=False)
-matplotlib.rc("pdf", fonttype=42)
-matplotlib.rc("svg", hashsalt="policygrain")  # without it, element names differ from call to call
-matplotlib.rc("figure.constrained_layout", use=True)
-matplotlib.rc("figure", dpi=200)  # also where the layout is made: the width of texts depends on it
-matplotlib.rc("savefig", dpi=200)
+matplotlib.style.use(str(Path(__file__).with_name("style.mplstyle")))
 
 Look = dict[str, Any]  # keyword arguments of `plot`
 # Colour and marker of the most compared published methods and of ratios. GRPO, TEPO and MPO have those of their ratio;
@@ -83,7 +72,7 @@ def looks(study: Study) -> dict[str, Look]:
     for key in sorted(fixed, key=lambda key: fixed[key] is None):
         mine, used = fixed[key], Counter(one["color"] for one in chosen.values())
         if mine is None or mine in chosen.values():
-            mine = min((one for one in FREE if one not in chosen.values()), key=lambda one: used[one["color"]])
+            mine = min([one for one in FREE if one not in chosen.values()] or FREE, key=lambda one: used[one["color"]])
         chosen[key] = mine
     return chosen | {name: chosen[key] for name, key in zip(arms, keys, strict=True)}
 

@@ -120,7 +120,6 @@ def _part_of(
 
 
 def _responses(results: StudyResults) -> str:
-    """Decoding of the responses: `sampled responses (temperature 1)`."""
     temperatures = [sampling_of(results.study, b).temperature for b in results.study.evaluation.benchmarks]
     sampled = ", ".join(f"{t:g}" for t in dict.fromkeys(t for t in temperatures if t > 0))
     kinds = {f"sampled responses (temperature {sampled})": sampled, "greedily decoded responses": 0 in temperatures}
@@ -131,7 +130,7 @@ def _best(results: StudyResults, arms: list[str], benchmark: str) -> str | None:
     """The arm whose paired difference from every other arm is above zero with its interval; None if there is none."""
     top, *others = sorted(arms, key=lambda arm: -float(results.scores(arm, benchmark).mean()))
     found = (measures.there(measures.accuracy_difference, results, top, arm, benchmark) for arm in others)
-    return top if others and all(d is not None and d.low > 0 for d in found) else None
+    return top if others and all(d is not None and d.replicated and d.low > 0 for d in found) else None
 
 
 def ablation(results: StudyResults) -> tuple[pd.DataFrame, list[Part]]:
@@ -153,7 +152,8 @@ def ablation(results: StudyResults) -> tuple[pd.DataFrame, list[Part]]:
         }
         if results.matrix.arms[arm].training.trainer == "command":  # whose methods are names
             parts = dict.fromkeys(parts, "")
-        rows.append({"arm": arm, **parts, "seeds": found.n, "accuracy": round(found.mean, 6)})
+        seeds = sum(run.arm == arm for run in results.matrix.evaluated)
+        rows.append({"arm": arm, **parts, "seeds": seeds, "accuracy": round(found.mean, 6)})
     frame = pd.DataFrame(rows)
     text = frame.drop(columns=[part for part in parts if not any(frame[part])]).rename(columns={"arm": "method"})
     text["method"] = [name_of(results, arm) for arm in arms]
@@ -163,7 +163,6 @@ def ablation(results: StudyResults) -> tuple[pd.DataFrame, list[Part]]:
 
 
 def _with_settings(name: str, settings: Mapping[str, object]) -> str:
-    """The name of a part with its parameters in parentheses."""
     inside = ", ".join(f"{key} {value}" for key, value in settings.items())
     return f"{name} ({inside})" if inside else name
 
@@ -197,7 +196,8 @@ def contrasts(results: StudyResults) -> tuple[pd.DataFrame, list[Part]]:
 
 
 def _points(effect: Difference | None) -> str:
-    """`+4.1 [+2.0, +6.2]`; without an interval `+4.1`; empty for None."""
+    """`+4.1 [+2.0, +6.2]`; without an interval over seeds `+4.1`; empty for None."""
     if effect is None:
         return ""
-    return f"{effect.mean:+.1f}" + f" [{effect.low:+.1f}, {effect.high:+.1f}]" * math.isfinite(effect.low)
+    has_interval = effect.replicated and math.isfinite(effect.low)
+    return f"{effect.mean:+.1f}" + f" [{effect.low:+.1f}, {effect.high:+.1f}]" * has_interval

@@ -75,7 +75,6 @@ class MathGrader(Grader):
         self.pool = Pool(workers, seconds, memory)
 
     def grade(self, items: Sequence[Item]) -> list[Outcome]:
-        """One outcome per response. UserError as ``compare``."""
         lists = [is_list(item.gold, item.options.list_answer) for item in items]
         texts = [extract(item.text, self.extraction, is_a_list) for item, is_a_list in zip(items, lists, strict=True)]
         return self.compare([item._replace(text=text or "") for item, text in zip(items, texts, strict=True)])

@@ -56,7 +56,6 @@ class CodeGrader(Grader):
         return [outcomes.get(i, "unparsable") for i in range(len(items))]
 
     def close(self) -> None:
-        """End worker processes."""
         super().close()
         if self.answers is not None:
             self.answers.close()

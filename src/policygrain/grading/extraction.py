@@ -126,7 +126,6 @@ PROTOCOLS: dict[str, Callable[[str, bool], str | None]] = {
 
 
 def check_protocol(protocol: str) -> str:
-    """``protocol``; UserError if there is no such protocol."""
     if protocol not in PROTOCOLS:
         raise UserError(f"extraction: there is no {protocol!r}.{did_you_mean(protocol, PROTOCOLS)}")
     return protocol

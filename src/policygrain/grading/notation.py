@@ -89,7 +89,6 @@ _THOUSANDS = re.compile(r"(?<![\d.,])(?<![(\[])\d{1,3}(?:,\d{3})+(?!\d|,\d)|(?<=
 
 @functools.lru_cache(maxsize=10_000)
 def normalize(text: str) -> str:
-    """``text`` in one notation."""
     text = " ".join(text.translate(_TABLE).split())
     for pattern, replacement in _COMPILED:
         text = pattern.sub(replacement, text)

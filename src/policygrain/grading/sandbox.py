@@ -117,14 +117,12 @@ class Function:
         return reply
 
     def _ended(self, failure: str) -> BaseException:
-        """End the program; the error that says why."""
         self.failure = failure
         self.close()
         error = {"timeout": TimeLimit, "MemoryError": MemoryError}.get(failure, RuntimeError)
         return error(f"the program has ended: {failure}")
 
     def close(self) -> None:
-        """End the program."""
         self._process.kill()
         with suppress(BrokenPipeError):
             self._process.communicate()

@@ -175,7 +175,6 @@ def _same_relations(gold: Any, answer: Any) -> bool:
 
 
 def _same_value(gold: str, answer: str, options: Options) -> bool:
-    """Whether two single values, or equations, are the same."""
     golds, answers = _sides(gold) or ("", gold), _sides(answer)
     if answers is None:
         return False

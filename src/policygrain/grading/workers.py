@@ -64,7 +64,6 @@ class Pool:
         return [outcomes.get(i, "error") for i in range(len(tasks))]
 
     def _schedule(self, task: Task) -> Any:
-        """The future outcome of a task."""
         if self._pool is None:
             from pebble import CONSTS, ProcessPool
 
@@ -94,7 +93,6 @@ class Pool:
             raise
 
     def close(self) -> None:
-        """End the workers."""
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.stop()

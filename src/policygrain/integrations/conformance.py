@@ -142,13 +142,11 @@ def _outcome(function: LossFunction, fields: Fields, arguments: Mapping[str, str
 
 
 def outcome_of(chosen: Method, fields: Fields) -> Outcome:
-    """The loss of an objective on a batch, and its gradients."""
     named = {name: name for name in fields}
     return _outcome(lambda **all_fields: chosen.loss(TokenBatch(**all_fields)), fields, named, chosen.name)
 
 
 def difference(theirs: Outcome, ours: Outcome, name: str, batch: str, rtol: float, value: bool) -> list[str]:
-    """What differs in a batch, at most one sentence."""
     values = f"the value is {theirs[0]:.6g}, that of {name} is {ours[0]:.6g}"
     scale = max(float(gradient.abs().max()) for gradient in ours[1].values())
     for by, expected in ours[1].items():

@@ -9,9 +9,11 @@ import inspect
 import warnings
 from collections.abc import Iterator
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from accelerate.utils import gather_object
 from torch import Tensor
 from trl import GRPOConfig, GRPOTrainer
@@ -24,20 +26,7 @@ from ..objective.terms import Kl
 from .options import chosen, reads_entropies, refuse, warn_sampler
 
 # Beginnings of the names of options of TRL's loss, which would be ignored, or added to the objective.
-OF_THE_LOSS = (
-    "loss_type",
-    "importance_sampling_level",
-    "epsilon",
-    "delta",
-    "sapo_",
-    "vespo_",
-    "entropy_coef",
-    "use_adaptive_entropy",
-    "top_entropy_quantile",
-    "off_policy_mask_threshold",
-    "use_liger_kernel",
-    "use_bias_correction_kl",
-)
+OF_THE_LOSS = tuple(yaml.safe_load(Path(__file__).with_name("trl.yaml").read_text())["of_the_loss"])
 # TRL's values of `scale_rewards`, for each advantage of a method.
 SCALE_REWARDS = {"grpo": ("group", "True", True), "dr_grpo": ("none", "False", False)}
 
@@ -116,7 +105,6 @@ class PolicyGrainTrainer(GRPOTrainer):
         return loss
 
     def _step_totals(self) -> StepTotals:
-        """Tokens and responses of the accumulation window, over all processes."""
         size = self.current_gradient_accumulation_steps
         place = self._step % self.args.steps_per_generation
         if place % size and self._totals is not None:

@@ -126,7 +126,6 @@ def _say_by_covariance(name: str) -> None:
 
 
 def _metrics(parts: dict[str, float], scale: float) -> dict[str, float]:
-    """Means over the micro-batch, from its shares of the step."""
     whole = {name for name in parts if name.endswith("_max") or name in FLAGS}
     means = {name: value if name in whole else value * scale for name, value in parts.items()}
     merged = {name: value for name, value in merge_metrics([means]).items() if name not in SUMS}

@@ -77,7 +77,6 @@ class Varlen:
 
     @classmethod
     def of(cls, prompt_lengths: Tensor, response_lengths: Tensor, prompt_of: Tensor, place: torch.device) -> Varlen:
-        """Same arguments as `Spans.of`."""
         own = torch.cat([prompt_lengths, response_lengths])
         first = own.cumsum(0) - own
         read = torch.cat([torch.zeros_like(prompt_lengths), prompt_lengths[prompt_of]])  # prompt tokens before its own

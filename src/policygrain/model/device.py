@@ -92,7 +92,6 @@ def visible_gpus() -> list[str]:
 
 
 def updates_are_made() -> None:
-    """Remember how much memory torch's allocator holds after updates."""
     if torch.cuda.is_available():
         _peak.append(max([torch.cuda.memory_reserved(), *_peak[-1:]]))
 
@@ -136,7 +135,6 @@ def compute_dtype(model: LanguageModel) -> torch.dtype:
 
 
 def compute_name(model: LanguageModel) -> str:
-    """The precision of the model's passes by name, such as `bfloat16`."""
     return str(compute_dtype(model)).removeprefix("torch.")
 
 

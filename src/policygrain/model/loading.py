@@ -113,7 +113,6 @@ def load_tokenizer(start: str, revision: str | None = None) -> Any:
 
 
 def context_length(start: str) -> int:
-    """The model's context length: tokens of prompt and response together."""
     with _readable(start):
         return int(AutoConfig.from_pretrained(start).get_text_config().max_position_embeddings)
 
@@ -157,7 +156,6 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> None:
 
 
 def has_adapter(model: LanguageModel) -> bool:
-    """Whether ``model`` has a LoRA adapter."""
     return bool(getattr(model, "_hf_peft_config_loaded", False))
 
 

@@ -52,7 +52,6 @@ class SmallModel(nn.Module):
 
     @staticmethod
     def fits(config: Any) -> bool:
-        """Whether transformers makes such a model of ``config``."""
         if config.model_type not in ("qwen2", "llama"):  # others may lack some of the keys
             return False
         special = ("use_sliding_window", "attention_dropout", "attention_bias", "mlp_bias")  # a bias of the output, too
@@ -62,7 +61,6 @@ class SmallModel(nn.Module):
 
     @staticmethod
     def shapes(config: Any) -> dict[str, tuple[int, ...]]:
-        """The shape of each weight."""
         width, wide, size = config.hidden_size, config.intermediate_size, head_size(config)
         vocabulary = (config.vocab_size, width)
         layer: dict[str, tuple[int, ...]] = {}
@@ -80,12 +78,10 @@ class SmallModel(nn.Module):
 
     @classmethod
     def from_pretrained(cls, folder: Path, config: Any, dtype: torch.dtype) -> SmallModel:
-        """The model of this ``config`` in a folder, in ``dtype``."""
         generation = GenerationConfig.from_pretrained(folder) if (folder / GENERATION).exists() else None
         return cls(config, load_file(folder / WEIGHTS), generation).to(dtype).eval()
 
     def save_pretrained(self, folder: Path) -> None:
-        """Write the files that transformers would."""
         self.config.architectures = ["Qwen2ForCausalLM" if self.config.model_type == "qwen2" else "LlamaForCausalLM"]
         self.config.dtype = self.dtype
         self.config.save_pretrained(folder)
@@ -94,18 +90,15 @@ class SmallModel(nn.Module):
         save_file(weights, folder / WEIGHTS, {"format": "pt"})
 
     @property
-    def unembedding(self) -> Tensor:
-        """[vocabulary, width]."""
+    def unembedding(self) -> Tensor:  # [vocabulary, width]
         return self.get_parameter("lm_head.weight")
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
         return self.unembedding.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """The precision of the weights."""
         return self.unembedding.dtype
 
     def layers(self) -> list[tuple[Any, ...]]:
@@ -145,5 +138,4 @@ class SmallModel(nn.Module):
 
 
 def head_size(config: Any) -> int:
-    """The size of an attention head of a model with this ``config``."""
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)

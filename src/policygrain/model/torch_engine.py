@@ -42,7 +42,6 @@ class TorchEngine:
         """Nothing to release."""
 
     def generate(self, requests: Sequence[Request]) -> list[Rollout]:
-        """One response per request, in order."""
         order = sorted(range(len(requests)), key=lambda i: (requests[i].max_tokens, len(requests[i].prompt_ids)))
         responses: dict[int, Rollout] = {}
         was_training = self.model.training
@@ -188,7 +187,6 @@ class SmallDecoder(Decoder):
                 torch.index_select(x[:, :, : self.used], 0, rows, out=layer[i][:, :, : self.used])
 
     def __call__(self, ids: Tensor, position: Tensor, attention: Tensor) -> Tensor:
-        """As in `Decoder`."""
         (rows, tokens), model, end = ids.shape, self.small, self.used + ids.shape[1]
         if not self.used:  # padding attends to itself, because values of an empty sum would be NaN
             causal = torch.ones((tokens, tokens), dtype=torch.bool, device=ids.device).tril()

@@ -151,8 +151,7 @@ class TokenBatch:
         return self.log_probs - self.old_log_probs
 
     @property
-    def lengths(self) -> Tensor:
-        """|o_i|: response tokens of each row. [batch]."""
+    def lengths(self) -> Tensor:  # |o_i| [batch]
         return self.mask.sum(1)
 
     def mean(self, x: Tensor) -> Tensor:

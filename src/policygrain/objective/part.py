@@ -74,7 +74,6 @@ class Part(abc.ABC):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All parameters, including defaults."""
         return {parameter.name: getattr(self, parameter.name) for parameter in fields(self) if parameter.name != "name"}
 
     @property

@@ -97,7 +97,6 @@ class SeqMeanTokenSumNorm(Aggregation, name="seq_mean_token_sum_norm"):
 
 
 def _mask(batch: TokenBatch) -> Tensor:
-    """The mask in the precision of the log-probabilities."""
     return batch.mask.to(batch.log_probs.dtype)
 
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from .. import digests
 from ..objective.method import TEXTS
-from .runs import Arm, run_matrix
+from .runs import START, Arm, run_matrix
 from .schema import Artefact, Study, decides, leaves
 
 CODE = "code"  # a setting of runs: custom function, or file of a command → digest
@@ -40,12 +40,13 @@ def stage_settings(study: Study, sources: Mapping[str, str], start: str | None) 
     benchmarks = {b.source: sources[b.source] for b in study.evaluation.benchmarks if b.source in sources}
     pretrained = {} if start is None else {"start_model": start}
     begin = pretrained if study.model.starts is None else {**pretrained, "first_seed": min(study.seeds)}  # `start_seed`
+    asked, evaluated = {**settings(study, "evaluation"), **pretrained}, evaluated_models(study)
     stages: dict[str, tuple[str, Any]] = {
         "data": ("data", {**settings(study, "training_data"), "sources": problems}),
         "benchmarks": ("benchmarks", {**settings(study, "benchmarks"), "sources": benchmarks}),
         "start": ("start", {**settings(study, "start_model"), **(pretrained if study.model.sft else {})}),
         **{f"arms/{name}": ("train", {**arm_settings(study, arm), **begin}) for name, arm in arms.items()},
-        "evaluation": ("evaluation", {**settings(study, "evaluation"), **pretrained}),
+        **{f"evaluation/{arm}": ("evaluation", {**asked, "models": names}) for arm, names in evaluated.items()},
         **{f"figures/{name}": ("figures", drawn) for name in study.figures},
         "tables": ("figures", drawn),
         "report": ("figures", {**drawn, "figures": study.figures}),
@@ -63,8 +64,19 @@ def arm_settings(study: Study, arm: Arm) -> dict[str, Any]:
 
 
 def run_settings(study: Study, arm: Arm, seed: int) -> dict[str, Any]:
-    """The settings that a run depends on directly."""
-    return {**arm_settings(study, arm), "seed": seed, "start_seed": start_seed(study, seed)}
+    return {**arm_settings(study, arm), **seeds_of(study, seed)}
+
+
+def seeds_of(study: Study, seed: int) -> dict[str, int]:
+    return {"seed": seed, "start_seed": start_seed(study, seed) if study.model.is_made else seed}
+
+
+def evaluated_models(study: Study) -> dict[str, list[str]]:
+    """Arm → the names of its models that are evaluated: of the initial models, and of each arm."""
+    models = {START: [f"{START}/seed{seed}" for seed in start_seeds(study)]}
+    for run in run_matrix(study).evaluated:
+        models.setdefault(run.arm, []).append(run.name)
+    return models
 
 
 def code_digests(arm: Arm) -> dict[str, str]:
@@ -81,7 +93,6 @@ def code_digests(arm: Arm) -> dict[str, str]:
 
 
 def _file_of(module: str) -> Path | None:
-    """The file of a module; nothing is imported."""
     package, *parts = module.split(".")
     spec = find_spec(package)  # of a top-level name: imports nothing, and knows editable installations
     for part in parts:
@@ -115,11 +126,13 @@ def settings(section: BaseModel, artefact: Artefact, prefix: str = "") -> dict[s
 
 
 def start_seed(study: Study, seed: int) -> int:
-    """The seed of the initial model of a run with ``seed``: with `model.starts`, seeds share initial models in turn."""
-    first, starts = min(study.seeds), study.model.starts
+    """The seed of the initial model of a run with ``seed``: with `model.starts`, seeds share initial models in turn.
+
+    All runs of a pretrained model share it, and it has the study's first seed.
+    """
+    first, starts = min(study.seeds), study.model.starts if study.model.is_made else 1
     return seed if starts is None else first + (seed - first) % starts
 
 
 def start_seeds(study: Study) -> list[int]:
-    """The seeds of the initial models of a study."""
     return sorted({start_seed(study, seed) for seed in study.seeds})

@@ -15,7 +15,7 @@ import yaml
 from pydantic import ValidationError
 
 from ..errors import UserError, explained
-from ..merging import Loader, merge
+from ..merging import Dumper, Loader, merge
 from .runs import START, Arm, arms_of, run_matrix
 from .schema import Study, distinct
 
@@ -33,7 +33,7 @@ def study_text(study: Study, path: Path) -> str:
     """The YAML of a study with its base merged, to be written to ``path``."""
     tuned_on = [os.path.relpath(other, path.parent) for other in study.tuned_on]
     content = study.model_dump(mode="json") | {"base": None, "tuned_on": tuned_on}
-    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    return str(yaml.dump(content, Dumper=Dumper, sort_keys=False, allow_unicode=True))
 
 
 def parse_study(data: Mapping[str, Any], path: Path) -> Study:
@@ -76,6 +76,8 @@ def _check_arm(arm: Arm) -> None:
         raise UserError(
             f"vary: {arm.name!r} contains {invalid[0]!r} and cannot name a folder; write a study per value."
         )
+    if value := next((value for _, value in arm.settings if "+" in str(value)), None):
+        raise UserError(f"vary: {value!r} contains '+', which separates settings in names; write a study per value.")
     if len(arm.name) > LONGEST_ARM:
         raise UserError(
             f"vary: {arm.name!r} has more than {LONGEST_ARM} characters and cannot name a folder; vary less."

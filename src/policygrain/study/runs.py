@@ -56,7 +56,6 @@ class Arm:
 
     @property
     def method_name(self) -> str:
-        """The name of the method."""
         return self.method.name
 
 
@@ -83,11 +82,9 @@ class RunMatrix:
 
     @cached_property
     def evaluated_arms(self) -> frozenset[str]:
-        """Arms whose final models are evaluated."""
         return frozenset(run.arm for run in self.evaluated)
 
     def by_arm(self) -> dict[str, list[Run]]:
-        """The runs of each arm."""
         return {arm: [run for run in self.runs if run.arm == arm] for arm in self.arms}
 
 
@@ -116,8 +113,20 @@ def run_matrix(study: Study) -> RunMatrix:
     return RunMatrix(arms, list(dict.fromkeys(runs)), list(dict.fromkeys(evaluated)))
 
 
+def train_rules(study: Study) -> dict[str, tuple[tuple[int | str, ...], list[str]]]:
+    """The rules that train: name → seeds of a job, or the wildcard of one seed, and the arms that have them."""
+    found: dict[str, tuple[tuple[int | str, ...], list[str]]] = {}
+    for arm, runs in run_matrix(study).by_arm().items():
+        seeds: tuple[int | str, ...] = ("{seed}",)
+        if study.seeds_per_process == "all":
+            seeds = tuple(sorted(run.seed for run in runs))
+        listed = "_".join(map(str, seeds)) if len(seeds) < 20 else abs(hash(seeds))
+        known: dict[tuple[Any, ...], str] = {("{seed}",): "train", tuple(sorted(study.seeds)): "train_arm"}
+        found.setdefault(known.get(seeds, f"train_arm_{listed}"), (seeds, []))[1].append(arm)
+    return found
+
+
 def methods_of(study: Study) -> list[Method]:
-    """The methods that a study defines or trains."""
     return list((study.methods | {arm.method.name: arm.method for arm in run_matrix(study).arms.values()}).values())
 
 
@@ -175,7 +184,6 @@ def _whole_methods(study: Study, arms: list[Arm]) -> Iterator[Pair]:
 
 
 def different_parts(one: Method, other: Method) -> list[str]:
-    """The keys in which two methods differ."""
     first, second = one.data(), other.data()
     keys = dict.fromkeys([*first, *second])
     return [key for key in keys if key not in TEXTS and first.get(key) != second.get(key)]

@@ -88,7 +88,6 @@ def section_of(annotation: Any) -> type[BaseModel] | None:
 
 
 def distinct(values: Sequence[Any]) -> Sequence[Any]:
-    """``values``; ValueError if one occurs twice."""
     for i, value in enumerate(values):
         if value in values[:i]:
             raise ValueError(f"{value!r} occurs twice")
@@ -101,9 +100,9 @@ def tracking_uri(value: str) -> str:
         raise ValueError(  # without the address, which has the password in it
             "contains a user name, password or token; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead"
         )
-    if value == "databricks" or re.match(r"(https?|file|sqlite|postgresql|mysql|mssql|databricks)(\+\w+)?:\S+$", value):
+    if value == "databricks" or re.match(r"(https?|sqlite|postgresql|mysql|mssql|databricks)(\+\w+)?:\S+$", value):
         return value
-    raise ValueError(f"{value!r} is not a tracking URI, such as http://HOST:5000, sqlite:///FILE or file:FOLDER")
+    raise ValueError(f"{value!r} is not a tracking URI, such as http://HOST:5000 or sqlite:///FILE")
 
 
 # A key with its own bound has a plain type, because pydantic would drop one of two bounds of a kind.
@@ -115,6 +114,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Text = Annotated[str, Field(min_length=1)]
+MetricName = Annotated[str, Field(pattern=r"^[\w./ :-]+$")]  # MLflow's characters
 Template = Annotated[str, Field(pattern=r"\{problem\}")]
 # Names are used for folders, files, MLflow runs and command-line arguments.
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=64)]
@@ -332,7 +332,7 @@ class Training(Section):
         "{method}, {out} and {start}, are replaced (docs/your-script.md)",
     )
     logs: Logs | None = Field(None, description="with trainer: command, where it logs")
-    metrics: dict[Text, Text] = of_run(
+    metrics: dict[MetricName, Text] = of_run(
         {}, "with trainer: command, metric → its name in the log; validation_accuracy is needed, from 0 to 1"
     )
     model: Text | None = of_run(None, "with trainer: command, the folder of the final model; null: not evaluated")

@@ -56,13 +56,11 @@ class Batch:
         return self.tokens.replace(**now, step=step)
 
     def to(self, device: torch.device) -> Batch:
-        """The same batch on another device."""
         moved = {name: x.to(device) for name, x in vars(self.tokens).items() if isinstance(x, Tensor)}
         return replace(self, tokens=self.tokens.replace(**moved))
 
 
 def width_of(rollouts: Iterable[Rollout]) -> int:
-    """The width of tensors [rollouts, tokens]."""
     return max([1, *(len(rollout.ids) for rollout in rollouts)])
 
 

@@ -166,7 +166,6 @@ def completed(temporary: Path, checkpoints: Path, step: int) -> Iterator[None]:
 
 
 def remove_old(checkpoints: Path, newest: int) -> None:
-    """Remove all checkpoints except the ``newest`` ones."""
     for old in _newest_first(checkpoints)[newest:]:
         shutil.rmtree(old, ignore_errors=True)
 
@@ -188,14 +187,12 @@ def resume_logs(run: RunFolder, step: int) -> None:
 
 
 def flush_logs(run: RunFolder) -> None:
-    """Flush both files to disk, before a checkpoint is written."""
     if is_rank_0():
         flush(run.metrics)
         flush(run.timings)
 
 
 def append(path: Path, row: Mapping[str, Any]) -> None:
-    """Append a line to `metrics.jsonl` or `timings.jsonl`, by rank 0."""
     if not is_rank_0():
         return
     try:

@@ -102,7 +102,6 @@ class State:
 
     @property
     def counts(self) -> dict[str, float]:
-        """The totals that are determined by the seed, under their names in `metrics.jsonl`."""
         return {f"total_{name}": self.totals[name] for name in ("updates", "tokens", "samples")}
 
 
@@ -138,7 +137,6 @@ class Run:
 
     @contextmanager
     def errors_named(self) -> Iterator[None]:
-        """Context in which a UserError names the run and its step."""
         try:
             yield
         except UserError as error:
@@ -175,7 +173,6 @@ class Run:
         return state.waiting.pop(0)
 
     def minibatches(self, batch: Batch | None) -> Iterator[Batch]:
-        """The minibatch of each optimizer step of this step."""
         # Random choices in an objective (such as Clip-Cov) are keyed by the step.
         torch.manual_seed(seed_of("step", self.collector.seed, self.state.step))
         if batch is not None:

@@ -203,7 +203,6 @@ def fixed_order() -> Iterator[None]:
 
 
 def check_step(metrics: dict[str, float]) -> None:
-    """UserError if the gradient of a step is not finite."""
     if not math.isfinite(metrics["gradient_norm"]):
         raise UserError(
             f"the gradient is not finite (loss {metrics['loss']}, largest ratio {metrics['ratio_max']:.3g}); a lower "

@@ -42,7 +42,6 @@ def map_over_ranks(work: Callable[[list[T]], list[R]], items: list[T]) -> list[R
 
 
 def sum_over_ranks(tensors: Iterable[Tensor]) -> None:
-    """Add up each tensor over ranks, in place."""
     if ranks()[1] > 1:
         for tensor in tensors:
             dist.all_reduce(tensor)

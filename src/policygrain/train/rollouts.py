@@ -28,7 +28,6 @@ class PromptStream:
         self._orders: dict[int, list[int]] = {}
 
     def at(self, positions: range) -> list[Problem]:
-        """The problems at these positions of the stream."""
         size = len(self.problems)
         return [self.problems[self._order(position // size)[position % size]] for position in positions]
 
@@ -41,7 +40,6 @@ class PromptStream:
 
 
 def prompt_stream(problems: list[Problem], seed: int) -> PromptStream:
-    """The prompts of a run with this seed."""
     return PromptStream(problems, seed_of("prompts", seed))
 
 

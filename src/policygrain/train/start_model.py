@@ -262,7 +262,6 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """One update of all matrices."""
         for group in self.param_groups:
             shapes: dict[Any, list[tuple[Tensor, Tensor]]] = defaultdict(list)
             for weight in group["params"]:

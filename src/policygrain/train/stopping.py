@@ -21,7 +21,8 @@ class Stop:
         self._longest = 0.0
 
     def __enter__(self) -> Stop:
-        self._before: dict[int, Any] = {number: signal.signal(number, self._note) for number in SIGNALS}
+        heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # as under nohup
+        self._before: dict[int, Any] = {number: signal.signal(number, self._note) for number in heard}
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -60,7 +60,7 @@ def train(
         print(f"policygrain: {command}", flush=True)
         shell = ["bash", "-eo", "pipefail", "-c", command]
         resumes = "the same command continues it." if "{resume}" in text else "it can be started again."
-        run_program("the command", shell, Path.cwd(), run.output, {}, stop, lambda: resumes, log.watch)
+        run_program("the command", shell, Path.cwd(), run.output, {}, stop, lambda: resumes, log.watch, True)
         atomic_text(run.trained, key)
     try:
         rows = log.rows(log.read(), ended=True)
@@ -122,7 +122,6 @@ class Log:
 
     @property
     def seconds(self) -> float:
-        """Seconds of all attempts of the run."""
         return time.monotonic() - self.began
 
     def watch(self) -> None:
@@ -139,14 +138,12 @@ class Log:
             self.write(self.rows(logged, ended=False)[:-1])  # more may be logged of the last step
 
     def write(self, rows: list[dict[str, Any]]) -> None:
-        """Write metrics, and the time at which each step was seen first."""
         now = {"time": time.time(), "total_seconds": self.seconds}
         self.timings += [{"step": step, **now} for step in range(len(self.timings), len(rows))]
         atomic_text(self.run.metrics, "".join(map(line, rows)))
         atomic_text(self.run.timings, "".join(map(line, self.timings)))
 
     def read(self) -> dict[int, dict[str, float]]:
-        """What is logged by step, under the names of the log."""
         logs = self.settings.logs
         return steps_of_log(Path(self.file), logs.format, logs.step)  # type: ignore[union-attr]
 

@@ -107,11 +107,13 @@ def run_program(
     stop: Stop | None,
     resumes: Callable[[], str],
     watch: Callable[[], None] = lambda: None,
+    holds_lock: bool = False,
 ) -> None:
     """Run ``command`` until it has ended; its output is appended to ``output``, whose folder messages name.
 
     Stopped on a signal, at the time limit, and if the program ends with the exit code for that; UserError if it fails.
     ``watch`` is called while it runs, and ends it by an error. ``resumes()`` says where the next attempt begins.
+    ``holds_lock``: the run stays locked until all that it starts has ended, also if this process is killed.
     """
     folder = output.parent
     with output.open("ab") as file:
@@ -123,6 +125,7 @@ def run_program(
             stderr=file,
             env={**os.environ, **variables},
             start_new_session=True,
+            close_fds=not holds_lock,
         )
         try:
             while process.poll() is None:

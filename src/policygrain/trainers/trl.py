@@ -91,7 +91,6 @@ class TrlPolicy(Policy):
     trainer: Any = None  # the StudyTrainer, which is made after it
 
     def score(self, rollouts: Sequence[Rollout], settings: Training) -> TokenScores:
-        """As in `Policy`."""
         return self.trainer.score(self.trainer.model, rollouts)
 
     def score_reference(self, rollouts: Sequence[Rollout], settings: Training) -> TokenScores | None:
@@ -208,7 +207,6 @@ class StudyTrainer(GRPOTrainer, TrainerCallback):
         return TokenScores(whole[0], whole[1], None, None)
 
     def create_optimizer(self, model: Any = None) -> Any:
-        """The optimizer of the study."""
         if self.optimizer is None:
             trained = self.model if model is None else model
             self.optimizer = make_optimizer(trained, None, self.study.method, self.study_settings, SkippableAdamW)

@@ -48,19 +48,6 @@ PYTHON = "POLICYGRAIN_VERL_PYTHON"
 VERL: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("verl.yaml").read_text())
 # verl always applies a chat template; without `prompt.chat` this one concatenates the messages.
 PLAIN = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
-# verl's reward: PolicyGrain's grader, with the study's grader and extraction, and the options of the problem.
-REWARD_SOURCE = """import json
-
-from policygrain.grading import Item, Options, open_grader
-
-_grader = open_grader({grader!r}, {extraction!r}).__enter__()
-
-
-def compute_score(data_source, solution_str, ground_truth, extra_info):
-    options = Options(**json.loads(extra_info["options"]))
-    item = Item(ground_truth, {opening!r} + solution_str, options, extra_info["id"])
-    return float(_grader.grade([item])[0] == "correct")
-"""
 PLUGIN = ("policygrain/", "actor/policygrain/")
 ByStep = Mapping[int, Mapping[str, Any]]  # verl's step → its numbers
 
@@ -87,7 +74,6 @@ def train(
 
 
 def final_model(folder: Path, steps: int) -> Path:
-    """The model of the last checkpoint."""
     return folder / "checkpoints" / f"global_step_{steps}" / "actor" / "huggingface"
 
 
@@ -147,7 +133,7 @@ def export(study: Study, arm: Arm, seed: int, start: str, data: DataFolder, out:
     agents = [{"name": "seeded", "_target_": f"{VERL_PAIRED}.SeededAgentLoop"}]
     for name, content in (("verl.yaml", config), (METHODS_FILE, methods), ("agent.yaml", agents)):
         atomic_text(out / name, yaml.safe_dump(content, sort_keys=False))
-    reward = REWARD_SOURCE.format(grader=study.grader, extraction=study.extraction, opening=renderer.opening)
+    reward = VERL["reward"].format(grader=study.grader, extraction=study.extraction, opening=renderer.opening)
     atomic_text(out / "reward.py", reward)
     batches = settings.steps * (method.sampler.max_batches if method.sampler.dynamic else 1)
     train = itertools.islice(training_rows(problems, settings, seed), batches * settings.prompts_per_step)

@@ -1,7 +1,8 @@
 # A job per run; or, with `seeds_per_process: all`, for runs that take seconds, one that trains all seeds of an arm. Arms may
 # have different seeds, and outputs cannot depend on a wildcard: a rule per list of seeds, `train_arm` for the study's.
 # The trainer resumes from the newest checkpoint in the run's folder. Only summary.json is an output, because Snakemake removes
-# outputs before every attempt; a run that has ended is found by its key in run.json, and costs no step.
+# outputs before every attempt; a run that has ended is found by its key in ended.json, and costs no step. The job also reads
+# study.yaml, the model of `start` and the benchmarks, and writes metrics, model and evaluation beside summary.json.
 for rule_name, (seeds, arms) in train_rules(STUDY).items():
     log_file = "results/{study}/logs/train/{arm}" + ("/seed{seed}.log" if seeds == ("{seed}",) else ".log")
 

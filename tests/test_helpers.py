@@ -176,7 +176,8 @@ def test_a_name_is_the_commit_that_is_in_the_cache(cache):
 
 def written(name: str, results: StudyFolder) -> dict[str, str]:
     write_settings(small_study(model={"start": name}), results)
-    return {path.name: path.read_text() for path in results.settings("x").parent.rglob("*.json")}
+    folder = results.settings("x").parent
+    return {str(path.relative_to(folder).with_suffix("")): path.read_text() for path in folder.rglob("*.json")}
 
 
 def test_another_commit_or_other_weights_start_again_what_is_made_from_them(cache, tmp_path):
@@ -189,7 +190,8 @@ def test_another_commit_or_other_weights_start_again_what_is_made_from_them(cach
         before = written(name, results)
         change()
         after = written(name, results)
-        assert {key for key in before if before[key] != after[key]} == {"grpo.json", "evaluation.json"}
+        differ = {key for key in before if before[key] != after[key]}
+        assert differ == {"arms/grpo", "evaluation/grpo", "evaluation/start"}
         shutil.rmtree(folder)
         assert written(name, results) == after, "what was recorded stands where the model is not here"
 

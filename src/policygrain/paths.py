@@ -119,7 +119,6 @@ class StudyFolder(Folder):
         return RunFolder(self.path / "runs" / arm / f"seed{seed}")
 
     def evaluation(self, model: str) -> EvaluationFolder:
-        """The evaluation of a model named `ARM/seedS` or `start/seedS`."""
         place = self.path / model if model.startswith(f"{START}/") else self.path / "runs" / model
         return EvaluationFolder(place / "evaluation")
 

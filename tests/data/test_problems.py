@@ -101,7 +101,9 @@ def test_a_thought_that_the_prompt_opens_is_in_the_response_that_is_graded():
         ("In <think>, then", "", ["5", "6"]),
     ):
         renderer = PromptRenderer(tokenizer, Prompt(template="{problem}" + end))
-        texts = renderer.responses([tokenizer(text)["input_ids"] for text in whole])
+        ids, program = [tokenizer(text)["input_ids"] for text in whole], Problem("", "", "", options=Options(tests="x"))
+        assert renderer.responses([program, program], ids) == [*whole]
+        texts = renderer.responses([Problem("", "", "")] * 2, ids)
         assert texts == [opening + text for text in whole] and [extract(text) for text in texts] == answers
 
 

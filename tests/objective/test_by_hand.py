@@ -212,6 +212,8 @@ def test_advantage(function):
 
     found = [[expected(r, g[:i] + g[i + 1 :]) for i, r in enumerate(g)] for g in (group, other)]
     torch.testing.assert_close(function(tensor(group, other)), tensor(*found), rtol=1e-12, atol=1e-14)
+    for right in (torch.tensor([[1, 0, 0, 1]]), torch.tensor([[True, False, False, True]])):
+        torch.testing.assert_close(function(right), function(right.float()), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(("aggregation", "long", "short"), BY_HAND["aggregations"])
@@ -240,6 +242,8 @@ MASK = torch.tensor([[1, 1], [1, 0]])
 @pytest.mark.parametrize(("settings", "expected"), BY_HAND["rollout_weights"])
 def test_weights_by_grain(settings, expected):
     close(rollout_weights(DIFFERENCE, torch.zeros(2, 2), MASK, Sampler(**settings)), expected)
+    unscored = torch.full((2, 2), torch.nan)  # by the engine
+    assert rollout_weights(DIFFERENCE, unscored, MASK, Sampler(**settings)).isfinite().all()
 
 
 def test_the_effective_share_is_that_of_equal_weights():

@@ -45,7 +45,7 @@ class Scripted:
 
     def sleep(self) -> None: ...
 
-    def responses(self, ids: list[list[int]]) -> list[str]:
+    def responses(self, problems: Sequence[Problem], ids: list[list[int]]) -> list[str]:
         return [""] * len(ids)
 
     def grade(self, items: Sequence[Item]) -> list[str]:

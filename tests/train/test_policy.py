@@ -59,6 +59,14 @@ def test_a_step_does_not_depend_on_how_it_is_split_or_ordered(name, made):
         assert {key: same[key] for key in metrics} == pytest.approx(metrics, rel=1e-4, abs=1e-6)
 
 
+def test_a_group_that_minibatches_divide_is_whole(made):
+    """GEPO's ratio reads all of it: two halves, means over 4 and 5 responses, have the gradient of the batch, of 9."""
+    batch = random_batch()
+    whole, _ = gradient_of(made[1], "gepo", batch, budget=10**6)
+    one, two = (gradient_of(made[1], "gepo", batch.rows(rows), 10**6)[0] for rows in torch.arange(10).view(5, 2).T)
+    assert torch.allclose((4 * one + 5 * two) / 9, whole, rtol=1e-4, atol=1e-6 * whole.norm().item())
+
+
 @pytest.mark.parametrize("name", ["grpo", "dapo", "tepo", "mpo", "gspo"])
 def test_a_pass_is_on_the_models_device_and_reads_no_number_before_its_end(name, made, monkeypatch):
     """On the meta device, where a tensor of the host is refused, and the value of a tensor too: nothing waits there."""

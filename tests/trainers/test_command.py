@@ -28,35 +28,7 @@ from ..support.small import SMALL, train_small, write_study
 from ..support.snakemake import snakemake
 
 # A script that logs steps 0 to 4, and does what is asked.
-SCRIPT = """
-import json, os, pathlib, shutil, signal, sys, time
-start, out, seed, *asked = sys.argv[1:]
-out = pathlib.Path(out)
-with (out / "calls").open("a") as file:
-    print(*asked, file=file)
-if "fails" in asked:
-    sys.exit("out of luck")
-if "stops" in asked and "--resume" not in asked:
-    sys.exit(75)
-with (out / "log.jsonl").open("w") as log:
-    for step in range("late" in asked, 4 if "short" in asked else 5):
-        row = {"step": step, "entropy": 1 + step}
-        if step % 2 == 0 and not ("gap" in asked and step == 2):
-            row["accuracy"] = (100 if "percent" in asked else 1) * (step + int(seed)) / 8
-        print(json.dumps(row), file=log, flush=True)
-        while "waits" in asked and step == 3 and not (out.parent / "metrics.jsonl").exists():
-            time.sleep(0.01)
-if "slow" in asked and "--resume" not in asked:
-    signal.signal(signal.SIGTERM, lambda *_: [time.sleep(0.5), (out / "saved").touch(), os._exit(0)])
-    os.kill(int(os.environ["TRAINS"]), signal.SIGTERM)
-    time.sleep(60)
-if "modelless" not in asked:
-    shutil.copytree(start, out / "final", dirs_exist_ok=True)
-if "cut" in asked:
-    os.truncate(out / "final" / "model.safetensors", 1000)
-if "broken" in asked:
-    (out / "final" / "config.json").unlink()
-"""
+SCRIPT = Path(__file__).with_name("script.txt").read_text()
 DATA = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 TRAINING = DATA["training"] | {"command": f"{sys.executable} {DATA['training']['command']}"}
 

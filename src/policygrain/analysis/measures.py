@@ -87,7 +87,6 @@ def response_length(results: StudyResults, arm: str) -> pd.Series:
 
 
 def length_difference(results: StudyResults, arm: str, than: str) -> Difference:
-    """The difference in tokens per sampled response of the final models, paired."""
     return over_units(results, response_length(results, arm) - response_length(results, than))
 
 
@@ -162,7 +161,6 @@ class Contrast(NamedTuple):
 
     @property
     def decided(self) -> bool:
-        """Whether the arms are shown to differ in AUC."""
         return self.p < LEVEL
 
     @property

@@ -89,7 +89,6 @@ class Difference:
         return Difference(mean, low, high, self.n, self.unit, spread, values, lambda v: self.test(v / factor))
 
     def numbers(self) -> dict[str, float | int | str]:
-        """The numbers that files of results contain."""
         return {name: getattr(self, name) for name in ("mean", "low", "high", "p", "n", "unit")}
 
 
@@ -312,6 +311,5 @@ def _checked(scores: Sequence[Array]) -> list[Array]:
 
 
 def _units(scores: Sequence[Array], unit: str) -> tuple[int, str]:
-    """Number and name of the independent units."""
     n = len(scores[0])
     return (n, unit) if n > 1 else (sum(s.shape[1] for s in scores), PROBLEMS)

@@ -57,7 +57,6 @@ def call(of: typer.Typer, words: Sequence[str]) -> int:
 
 
 def option(help: str, *names: str, metavar: str | None = None) -> typer.models.OptionInfo:
-    """An option that needs no more than a help text."""
     return typer.Option(*names, help=help, metavar=metavar)
 
 

@@ -86,7 +86,10 @@ def _check_problems(study: Study) -> None:
             problems = load(source, data.root, where=key)
             for benchmark in study.evaluation.benchmarks:
                 if benchmark.source == source:
-                    check_ids(with_repeats(problems[: benchmark.size]), f"evaluation.benchmarks: {benchmark.name}")
+                    repeats = with_repeats(problems[: benchmark.size])
+                    check_ids(repeats, f"evaluation.benchmarks: {benchmark.name}")
+                    if "pass_at_k" in study.figures and len({*repeats.values()}) > 1:
+                        raise UserError(f"figures: pass_at_k: {where} repeats some problems more often than others.")
             inexact = next((p.id for p in problems if not (p.options.tests or p.options.exact)), None)
             if study.grader == "numeric" and inexact is not None:
                 raise UserError(f"grader: {where}: {inexact} has a tolerance or a list of answers; set grader: math.")
@@ -194,6 +197,6 @@ def requests(profile: Path, study: Study) -> dict[str, list[str]]:
     for rule in (rule for rule in own if rule not in rules and not rule.startswith("train_arm_")):
         hint = did_you_mean(rule, rules)
         raise UserError(f"{profile}: set-resources: {rule!r} is not a rule that runs as a job.{hint}")
-    if missing := [rule for rule in train_rules(study) if rule not in (*own, *SUBMITTED)]:
-        raise UserError(f"{profile}: set-resources: lacks {missing[0]}, a rule of this study; write its resources.")
+    for rule in (rule for rule in train_rules(study) if rule not in (*own, *SUBMITTED)):
+        print(f"note: {profile}: set-resources has no {rule}, which takes default-resources.")
     return found

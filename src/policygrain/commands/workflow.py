@@ -35,6 +35,7 @@ def open_study(workflow: Workflow) -> Study:
     """
     # Not Snakemake's `config`: it reads 1e-5 as text, and of a repeated key the last value.
     given = workflow.config_settings
+    os.environ[PARENT] = str(os.getpid())
     try:
         if not workflow.is_main_process and (recorded := os.environ.get(STUDY_FILE)):  # the user's may have changed
             return load_study(recorded)
@@ -48,7 +49,7 @@ def open_study(workflow: Workflow) -> Study:
                     raise
     except (UserError, OSError) as error:  # OSError: a full disk
         sys.exit(f"policygrain: {error}")
-    os.environ |= {PARENT: str(os.getpid()), STUDY_FILE: str(StudyFolder(Path("results") / study.name).study)}
+    os.environ[STUDY_FILE] = str(StudyFolder(Path("results") / study.name).study)
     return study
 
 
@@ -71,7 +72,8 @@ def write_settings(study: Study, folder: StudyFolder, dry_run: bool = False) -> 
         try:
             start = identity(study.model.start, study.model.revision)
         except UserError:
-            start = known[f"evaluation/{START}"].get("start_model")
+            of_start = known[f"evaluation/{START}"] or _content(folder.settings("evaluation"))  # of earlier versions
+            start = of_start.get("start_model")
     texts = {
         folder.settings(name): json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
         for name, content in stage_settings(study, sources, start).items()

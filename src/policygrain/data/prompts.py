@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import date
 from functools import cached_property
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from ..study.schema import Prompt
+    from .problem import Problem
 
 
 class PromptRenderer:
@@ -70,11 +72,12 @@ class PromptRenderer:
     @cached_property
     def opening(self) -> str:
         """What opens a thought at the end of prompts, as in many chat templates; to a grader it is in the response."""
-        return opened(self.text(""))
+        return opened(str(self.tokenizer.decode(self.ids("0"), skip_special_tokens=True)))
 
-    def responses(self, ids: list[list[int]]) -> list[str]:
-        """The texts of responses, as they are graded."""
-        return [self.opening + text for text in self.tokenizer.batch_decode(ids, skip_special_tokens=True)]
+    def responses(self, problems: Iterable[Problem], ids: list[list[int]]) -> list[str]:
+        """The texts of responses as they are graded; programs are extracted without regard to thoughts."""
+        texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
+        return [t if p.options.tests else self.opening + t for p, t in zip(problems, texts, strict=True)]
 
     @property
     def digest(self) -> str:

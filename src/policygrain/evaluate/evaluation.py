@@ -114,7 +114,7 @@ def evaluate(
                 key = digests.of_json(under | {"grader": None, "stop": None, "benchmarks": of_each})
                 responses = sample(queries, evaluation.engine, str(model), folder, key)
             with clock("grade"):
-                texts = renderer.responses([response.ids for response in responses])
+                texts = renderer.responses([q.problem for q in queries], [response.ids for response in responses])
                 answered, rows, records = zip(queries, responses, texts, strict=True), [], []
                 for benchmark, answers in groupby(answered, key=lambda answer: answer[0].benchmark):
                     graded = grade([*answers], graders[benchmark.extraction], evaluation.stop)

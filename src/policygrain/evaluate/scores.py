@@ -88,7 +88,6 @@ def pass_at_k(n: int, correct: int, k: int) -> float:
 
 
 def powers_of_two(n: int) -> list[int]:
-    """1, 2, 4 … up to n, and n itself."""
     return sorted({2**i for i in range(n.bit_length())} | {n})
 
 

@@ -29,7 +29,6 @@ def headline(study: Study) -> list[str]:
 
 
 def evaluated_headline(study: Study) -> list[str]:
-    """The arms of the headline, if their final models are evaluated."""
     return headline(study) if "headline" in study.experiments and study.experiments["headline"].evaluate else []
 
 

@@ -42,7 +42,6 @@ def write(name: str, results: StudyResults, out: Path) -> None:
 
 
 def evaluated(results: StudyResults) -> list[str]:
-    """The initial model, and all arms whose final models are evaluated."""
     return [START, *dict.fromkeys(run.arm for run in results.matrix.evaluated)]
 
 

@@ -64,5 +64,4 @@ def _field(datum: Any, number: int, name: str, length: int) -> Tensor:
 
 
 def tensor_of(value: Any) -> Tensor:
-    """A tensor, Tinker's TensorData or a list as a tensor."""
     return value if isinstance(value, Tensor) else torch.as_tensor(getattr(value, "data", value))

@@ -186,7 +186,7 @@ def _wrong(objective: Method, config: Any, micro_batch_statistics: bool) -> Iter
     coefficient = next((part.coefficient for part in penalties), None)
     if coefficient not in (None, beta):
         yield f"its KL to the initial model needs beta={coefficient}, which makes TRL load that model (got {beta})."
-    if "reference" in needs and coefficient is None and not beta:
+    if "reference" in needs and not coefficient and not beta:
         yield "it needs the initial model's log-probabilities, for which TRL's beta must not be 0."
     if "reference" in needs and config.sync_ref_model:
         yield "sync_ref_model=True moves the reference model, but the method's is the initial one; set it to False."

@@ -125,7 +125,6 @@ def has_fast_bfloat16() -> bool:
 
 
 def set_compute_dtype(model: LanguageModel, dtype: torch.dtype) -> None:
-    """Set the precision of the passes of ``model``, see `compute_dtype` and `forward_precision`."""
     model.policygrain_compute_dtype = dtype  # type: ignore[assignment]
 
 

@@ -111,6 +111,8 @@ def _metrics(
 ) -> dict[str, Tensor]:
     # w_t ∂u_t/∂log r_t: the weight of this token's ratio in the gradient, where u_t is w_t r_t Â_t.
     pull = weights * r * batch.advantages
+    if batch.rollout_weights is not None and not surrogate.corrected:
+        pull = pull * batch.rollout_weights
     if surrogate.silenced:
         pull = torch.where(surrogate.low | surrogate.high, 0.0, pull)
     metrics = {
@@ -185,6 +187,7 @@ def check(method: Method) -> None:
 def log_weights(log_probs: Tensor, rollout_log_probs: Tensor, mask: Tensor, grain: Grain) -> Tensor:
     """log π_old/μ of each `token`, its sum over the response (`sequence`) or mean (`geometric`); 0 on padding."""
     log_ratio = torch.where(mask != 0, (log_probs - rollout_log_probs).detach(), 0.0)
+    log_ratio = log_ratio.nan_to_num(nan=0.0)  # of a token that the engine could not score
     if grain != "token":
         total = log_ratio.sum(1, keepdim=True).expand_as(log_ratio)
         log_ratio = total if grain == "sequence" else total / (mask != 0).sum(1, keepdim=True).clamp(min=1)

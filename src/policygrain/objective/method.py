@@ -169,7 +169,6 @@ class Method:
         return replace(batch.whole, tensors=batch if "step_log_probs" in self.needs else None)
 
     def loss(self, batch: TokenBatch) -> LossOutput:
-        """The objective on a batch: a scalar loss with gradient, and metrics."""
         from .loss import policy_loss
 
         return policy_loss(self, batch)

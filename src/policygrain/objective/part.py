@@ -84,7 +84,6 @@ class Part(abc.ABC):
 
     @property
     def label(self) -> str:
-        """The name in figures, tables and records of measurements."""
         return ", ".join([self.name, *(f"{key} {value}" for key, value in self.changed.items())])
 
     @property
@@ -99,7 +98,7 @@ class Part(abc.ABC):
 class Custom(Part):
     """A custom function, "package.module:function"; all other keys are its keyword parameters."""
 
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w.]+:\w+", self.name):

@@ -32,7 +32,7 @@ class Grpo(Advantage, name="grpo"):
     def __call__(self, rewards: Tensor) -> Tensor:
         if rewards.shape[1] < 2:
             return _centred(rewards)
-        return _centred(rewards) / (rewards.std(1, keepdim=True) + EPSILON)
+        return _centred(rewards) / (rewards.to(_centred(rewards).dtype).std(1, keepdim=True) + EPSILON)
 
 
 class DrGrpo(Advantage, name="dr_grpo"):
@@ -55,7 +55,7 @@ def _centred(rewards: Tensor) -> Tensor:
     equal = (rewards == rewards[:, :1]).all(1, keepdim=True)
     # In double precision: where rewards are large and almost equal, a rounded mean would be off by their differences.
     centred = rewards.double() - rewards.double().mean(1, keepdim=True)
-    return centred.masked_fill(equal, 0.0).to(rewards.dtype)
+    return centred.masked_fill(equal, 0.0).to(rewards.dtype if rewards.is_floating_point() else rewards.float().dtype)
 
 
 class Aggregation(Part):

@@ -23,7 +23,7 @@ from .schema import Artefact, Study, decides, leaves
 
 CODE = "code"  # a setting of runs: custom function, or file of a command → digest
 # Increased with a change of the program after which results of a stage differ, so that it runs again; records have it.
-VERSIONS = {"data": 2, "benchmarks": 1, "start": 1, "train": 3, "evaluation": 2, "figures": 1, "tracking": 1}
+VERSIONS = {"data": 3, "benchmarks": 2, "start": 1, "train": 4, "evaluation": 3, "figures": 1, "tracking": 1}
 FILES_END = re.compile(r"""[\s;&|()<>"'`]+""")  # between the names of files in a command
 
 
@@ -74,7 +74,7 @@ def seeds_of(study: Study, seed: int) -> dict[str, int]:
 def evaluated_models(study: Study) -> dict[str, list[str]]:
     """Arm → the names of its models that are evaluated: of the initial models, and of each arm."""
     models = {START: [f"{START}/seed{seed}" for seed in start_seeds(study)]}
-    for run in run_matrix(study).evaluated:
+    for run in sorted(run_matrix(study).evaluated):
         models.setdefault(run.arm, []).append(run.name)
     return models
 

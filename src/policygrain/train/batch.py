@@ -93,6 +93,8 @@ def make_batch(
     recorded = torch.full(mask.shape, math.nan)
     for row, rollout in enumerate(rollouts):
         recorded[row, : len(rollout.log_probs)] = torch.tensor(rollout.log_probs)
+    if by_engine and recorded[mask].isnan().any():
+        raise UserError("the engine could not score some of its tokens; set training.old_log_probs: trainer.")
     finished = torch.tensor([r.finished for r in rollouts])
     rewards = torch.tensor([r.reward for r in rollouts])
     advantages = method.advantage(rewards.view(-1, settings.group)).flatten()
@@ -100,7 +102,6 @@ def make_batch(
     mask, in_loss, on_device, engine = to_device((mask, in_loss, advantages, recorded), place)
 
     def scores(by: Callable[..., TokenScores | None], rows: Tensor) -> TokenScores | None:
-        """Scores of these rows, and NaN for the others."""
         found = by([rollouts[row] for row in rows], settings)
         if found is None or len(rows) == every:
             return found
@@ -146,12 +147,12 @@ def make_batch(
         "truncated_share": 1 - finished.float().mean().item(),
     }
     with_reference = torch.zeros(every, dtype=torch.bool).index_fill(0, compared, value=True)
-    of_old, of_both = (mask & x.to(place).unsqueeze(1) for x in (scored, scored & with_reference))
-    metrics |= _of_policies(old, reference, engine, of_old, of_both) | _of_correction(method, tokens, engine)
+    left = torch.zeros(every, dtype=torch.bool).index_fill(0, torch.tensor(current, dtype=torch.long), value=True)
+    rows_of = scored, scored & with_reference, scored & ~left
+    metrics |= _of_policies(old, reference, engine, *(mask & x.to(place).unsqueeze(1) for x in rows_of))
+    metrics |= _of_correction(method, tokens, engine)
     if current:
-        # Of the tokens: what is not scored here; all, where the update scores all.
-        left = lengths.sum() if len(current) == every else lengths[~scored].sum()
-        metrics["current_share"] = float(left / lengths.sum())
+        metrics["current_share"] = float(lengths[left].sum() / lengths.sum())
     return Batch(rollouts, tokens, tuple(current)), metrics
 
 
@@ -170,13 +171,16 @@ def scored_by_update(method: Method, settings: Training) -> bool:
 
 
 def _of_policies(
-    old: TokenScores, reference: TokenScores | None, engine: Tensor, scored: Tensor, compared: Tensor
+    old: TokenScores, reference: TokenScores | None, engine: Tensor, scored: Tensor, compared: Tensor, alone: Tensor
 ) -> dict[str, float]:
-    """Metrics of the old policy on tokens that it ``scored``; the reference policy scored those ``compared``, too."""
+    """Metrics of the old policy on tokens that it ``scored``; the reference policy scored those ``compared``, too.
+
+    No update scores those ``alone`` under the old policy.
+    """
     known = scored & ~engine.isnan()
     mismatch, count = torch.where(known, old.log_probs - engine, 0.0), known.sum().clamp(min=1)
     found = {
-        "entropy_old": torch.where(scored, old.entropy, 0.0).sum() / scored.sum(),
+        "entropy_old": torch.where(alone, old.entropy, 0.0).sum() / alone.sum().clamp(min=1),
         "mismatch_mean": mismatch.abs().sum() / count,
         "mismatch_max": mismatch.abs().max(),
         "mismatch_kl": torch.where(known, k3(engine, old.log_probs), 0.0).sum() / count,

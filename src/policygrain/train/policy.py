@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -167,7 +167,7 @@ def update(policy: Policy, batch: Batch, method: Method, settings: Training) -> 
         loss = out.loss
         if scores.future_loss is not None:
             # The heads are trained further, because the policy that they predict changes.
-            future_loss = scores.future_loss / whole.n_tokens
+            future_loss = scores.future_loss / sum(len(rollout.ids) for rollout in batch.rollouts)
             loss = loss + method.mtp_heads.loss_weight * future_loss
             future_losses.append(future_loss.detach())
         with fixed_order():
@@ -216,4 +216,5 @@ def step_context(policy: Policy, batch: Batch, method: Method, settings: Trainin
     if "step_log_probs" in method.needs:
         now = policy.score(batch.rollouts, settings)
         step = step.replace(log_probs=now.log_probs, entropy=now.entropy, future_log_probs=now.future)
-    return method.step_of(step)
+    # Groups are whole in the batch, and may be divided between its minibatches.
+    return replace(method.step_of(step), responses=batch.tokens.whole.responses)

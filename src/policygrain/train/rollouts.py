@@ -122,7 +122,7 @@ class Collector:
         """One outcome per (problem, rollout); every rank grades a share of them."""
 
         def grade(pairs: list[tuple[Problem, Rollout]]) -> list[Outcome]:
-            texts = self.renderer.responses([rollout.ids for _, rollout in pairs])
+            texts = self.renderer.responses([p for p, _ in pairs], [rollout.ids for _, rollout in pairs])
             items = [Item(p.answer, text, p.options, p.id) for (p, _), text in zip(pairs, texts, strict=True)]
             return self.grader.grade(items)
 

@@ -118,7 +118,7 @@ def _check_trl(settings: Training) -> None:
         return
     from transformers import TrainingArguments
 
-    decided = {*TRL["always"], *TRL["of_study"], *TRL["of_run"], *type(settings).model_fields}
+    decided = {*TRL["always"], *TRL["of_study"], *TRL["of_run"], *TRL["refused"], *type(settings).model_fields}
     passed_on = {field.name for field in fields(TrainingArguments)} - decided
     for key, value in settings.trl.items():
         of_file = key in ("deepspeed", "fsdp_config") and isinstance(value, str)

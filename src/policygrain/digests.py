@@ -26,7 +26,6 @@ def of_json(value: Any) -> str:
 
 
 def of_file(path: Path, digits: int = SHORT) -> str:
-    """Digest of a file's content, read in blocks."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:digits]
 

@@ -64,8 +64,6 @@ def check_out(path: Path | None) -> None:
 def lock(path: Path, locked: str, wait: float = 0.0) -> IO[str]:
     """Lock the file ``path`` for up to ``wait`` seconds; it stays locked until it is closed or this process has ended.
 
-    Programs that are started with ``close_fds=False`` hold it, too.
-
     UserError, with the text ``locked`` and what it says of itself, if another process has locked it. Between machines
     this works if the file system supports `flock` (NFS does; Lustre and BeeGFS do with certain mount options).
     """
@@ -86,7 +84,7 @@ def lock(path: Path, locked: str, wait: float = 0.0) -> IO[str]:
             time.sleep(0.5)
         except OSError:  # a file system without locks
             break
-    os.set_inheritable(file.fileno(), True)
+    os.set_inheritable(file.fileno(), True)  # to programs that are started with `close_fds=False`
     file.truncate(0)
     file.write(f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%F %T')}\n")
     file.flush()

@@ -59,4 +59,6 @@ def local_copy(name: str, revision: str | None = None) -> Path:
             snapshot_download(name, revision=folder.name, ignore_patterns=["*.gguf", "*.onnx", "*.msgpack"])
         except HUB_ERRORS as error:
             raise UserError(f"the model {name!r} cannot be downloaded: {error}") from error
+        if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
+            raise UserError(f"the model {name!r}: this machine's cache has no weights of it: `hf download {name}`.")
     return folder

@@ -45,7 +45,6 @@ def shortened(text: str, most: int = 200) -> str:
 
 
 def some(names: Sequence[str], most: int = 3) -> str:
-    """The first names: `a, b, c and 2 more`."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 

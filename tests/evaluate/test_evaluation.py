@@ -206,4 +206,4 @@ def test_a_study_trains_on_programs_and_evaluates_them_beside_sums(evaluated, ma
     programs, sums = found.records
     assert programs.per_problem == [float(n % 3 == 0) for n in range(60, 72)] and len(sums.per_problem) == 5
     assert programs.majority is None and sums.majority is not None
-    assert found.protocol["grader"].endswith(f"code-5 ({isolation()}, 20 s, 1024 MiB)")
+    assert found.protocol["grader"].endswith(f"code-6 ({isolation()}, 20 s, 1024 MiB)")

@@ -72,7 +72,7 @@ def test_tests_that_do_not_call_the_function_are_no_grade(case, grader):
 @pytest.mark.usefixtures("bubblewrap")
 def test_a_study_may_have_both_kinds_of_problems(grader):
     with open_grader("numeric", tests=True) as both:
-        assert both.name.startswith(f"{NumericGrader().name}; code-5 ({isolation()}, ")
+        assert both.name.startswith(f"{NumericGrader().name}; code-6 ({isolation()}, ")
         found = both.grade([Item("7", "\\boxed{7}"), Item("", RIGHT, DOUBLE), Item("8", "\\boxed{7}")])
         assert found == ["correct", "correct", "incorrect"]
     assert open_grader("numeric").name == NumericGrader().name

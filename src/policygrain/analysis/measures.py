@@ -220,7 +220,6 @@ def contrasts(results: StudyResults) -> list[Contrast]:
 
 
 def there(measure: Callable[..., Difference], *arms: Any, **options: str) -> Difference | None:
-    """A difference of the final models; None without records of both."""
     try:
         return measure(*arms, **options)
     except UserError:

@@ -49,7 +49,6 @@ def check_study(study: Study) -> None:
 
 
 def notes(study: Study) -> list[str]:
-    """Warnings about settings that are allowed and probably not intended."""
     messages = []
     needed = study.data.train_size + study.data.validation_size
     for source in study.data.train:
@@ -197,6 +196,4 @@ def requests(profile: Path, study: Study) -> dict[str, list[str]]:
     for rule in (rule for rule in own if rule not in rules and not rule.startswith("train_arm_")):
         hint = did_you_mean(rule, rules)
         raise UserError(f"{profile}: set-resources: {rule!r} is not a rule that runs as a job.{hint}")
-    for rule in (rule for rule in train_rules(study) if rule not in (*own, *SUBMITTED)):
-        print(f"note: {profile}: set-resources has no {rule}, which takes default-resources.")
     return found

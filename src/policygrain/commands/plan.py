@@ -58,7 +58,6 @@ def run_tokens(study: Study, arm: Arm, lengths: Mapping[str, Any]) -> Array:
 
 
 def evaluation_tokens(study: Study, lengths: Mapping[str, Any]) -> Array:
-    """Numbers of `TOKENS` [3] of the evaluation of one model on all benchmarks."""
     sampled = 0.0
     for benchmark in study.evaluation.benchmarks:
         sampling = sampling_of(study, benchmark)

@@ -28,7 +28,6 @@ _TOKEN = re.compile(r"[0-9]+|[\u3400-\u9fff]|[^\W\d_\u3400-\u9fff]+")
 
 
 def tokens(text: str) -> list[str]:
-    """The words and numbers of a problem in order, in lower case."""
     return _TOKEN.findall(_LAYOUT.sub(" ", text).lower())
 
 

@@ -50,12 +50,9 @@ class PromptRenderer:
             raise UserError(f"prompt.chat: the chat template cannot be used: {error}. Set it to false.") from error
 
     def _chat(self, messages: list[dict[str, str]]) -> str:
-        arguments = {
-            "strftime_now": date(2024, 7, 26).strftime,  # some templates write today's date; without it, this one
-            **self.prompt.chat_template_kwargs,
-            "tokenize": False,
-            "add_generation_prompt": True,
-        }
+        today = date(2024, 7, 26).strftime  # which some templates write; this date, where they are given none
+        arguments = {"strftime_now": today, **self.prompt.chat_template_kwargs}
+        arguments |= {"tokenize": False, "add_generation_prompt": True}
         return str(self.tokenizer.apply_chat_template(messages, **arguments))
 
     def ids(self, problem: str, program: bool = False, response: int = 0) -> list[int]:

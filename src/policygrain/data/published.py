@@ -84,7 +84,6 @@ def _published(of: ProblemSet) -> bytes:
 
 
 def blob_id(content: bytes) -> str:
-    """Git's blob id of a file: SHA-1 over its length and bytes."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 

@@ -85,7 +85,6 @@ def _evaluations(results: StudyResults) -> list[ModelEvaluation]:
 
 
 def provenance(results: StudyResults) -> dict[str, str]:
-    """Commits, versions and hardware of the runs, each value once."""
     made = [summary.environment for summary in results.summaries.values()]
     evaluated = [item for e in _evaluations(results) for item in e.facts.versions.items()]
     # A folder by its name, since its path on the machine that trained has no meaning elsewhere.
@@ -178,7 +177,6 @@ def warnings(results: StudyResults) -> list[str]:
 
 
 def comparisons(results: StudyResults) -> list[str]:
-    """A sentence per comparison, in the order of the table `contrasts`."""
     texts = []
     for name, setting, auc, sampled, greedy, tokens, p, _, outcome in tables.contrasts(results)[1][0].rows:
         rest = {"final accuracy": sampled, "greedy": greedy, "tokens": tokens}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from textwrap import dedent
+from types import ModuleType
 from typing import Any, cast
 
 from ..errors import UserError
@@ -22,6 +24,7 @@ _FENCED = re.compile(
     r"(.*?)(?:^(?!\1(?: {4}|\t))[ \t]*+```|\Z)",
     re.DOTALL | re.MULTILINE,
 )
+_FUTURE = re.compile(r"^from __future__ import .*\n", re.MULTILINE)
 _LANGUAGES = ("", "python", "py", "python3")
 _END = re.compile(r"\n(?=class |def |async def |if __name__|print\(|#|@|```|assert )")  # of a function's body
 WORKER_MEMORY = 4 * 2**30  # bytes, for tests, which contain all their inputs and expected values
@@ -33,7 +36,7 @@ class CodeGrader(Grader):
     def __init__(
         self, workers: int | None = None, seconds: float = 20.0, mib: int = 1024, answers: Grader | None = None
     ) -> None:
-        self.name = f"{answers.name + '; ' if answers else ''}code-5 ({isolation()}, {seconds:g} s, {mib} MiB)"
+        self.name = f"{answers.name + '; ' if answers else ''}code-6 ({isolation()}, {seconds:g} s, {mib} MiB)"
         self.seconds, self.mib, self.answers = seconds, mib, answers
         # The tests have the same time on top of the program's. Fresh: what they change does not affect other tests.
         self.pool = Pool(workers, 2 * seconds, WORKER_MEMORY, kind="code", fresh=True)
@@ -69,11 +72,16 @@ def program_of(response: str, options: Options) -> str | None:
     defines = re.compile(rf"^\s*(?:async )?(?:def|class)\s+{re.escape(options.entry_point)}\b", re.MULTILINE)
     for candidate in [*reversed(blocks), response]:
         if defines.search(candidate):
-            return f"{options.setup}\n{dedent(candidate)}\n"
+            return _joined(options.setup, dedent(candidate))
     body = blocks[-1] if blocks else response
     if not options.signature or not body.strip():
         return None
-    return f"{options.setup}\n{options.signature}{_END.split(body, maxsplit=1)[0]}\n"
+    return _joined(options.setup, options.signature + _END.split(body, maxsplit=1)[0])
+
+
+def _joined(setup: str, program: str) -> str:
+    """Both, after the program's imports from the future, which must be the first."""
+    return f"{''.join(_FUTURE.findall(program))}{setup}\n{_FUTURE.sub('', program)}\n"
 
 
 FAILURES: dict[str, Outcome] = {"timeout": "timeout", "MemoryError": "error", "output": "error"}
@@ -82,13 +90,14 @@ FAILURES |= dict.fromkeys(("SyntaxError", "IndentationError", "TabError"), "unpa
 
 def run_tests(options: Options, candidate: Callable[..., Any]) -> BaseException | None:
     """Run the tests; the exception that they raise, SystemExit included, or None if they pass."""
-    namespace: dict[str, Any] = {"__name__": "tests"}
+    sys.modules["tests"] = module = ModuleType("tests")  # where dataclasses look for names
+    namespace = vars(module)
     process = os.getpid()
     try:
         # Helper functions of the problem, which tests may call.
-        exec(compile(options.setup, "<setup>", "exec"), namespace)
+        exec(compile(options.setup, "<setup>", "exec", dont_inherit=True), namespace)
         namespace[options.entry_point] = candidate
-        exec(compile(options.tests, "<tests>", "exec"), namespace)
+        exec(compile(options.tests, "<tests>", "exec", dont_inherit=True), namespace)
         if callable(check := namespace.get("check")) and check is not candidate:
             check(candidate)
     except BaseException as error:
@@ -113,7 +122,11 @@ def _never_called(error: BaseException | None, options: Options) -> str:
 def grade_pair(limits: str, program: str, options: Options) -> str:
     """In a worker, the outcome of a program, or UNREADABLE_GOLD and why; ``limits``: seconds and MiB."""
     seconds, mib = limits.split()
-    with closing(Function(program, options.entry_point, float(seconds), int(mib))) as function:
+    try:
+        made = Function(program, options.entry_point, float(seconds), int(mib))
+    except OSError as failed:  # no program has run
+        return f"{UNREADABLE_GOLD}bubblewrap failed: {failed}"
+    with closing(made) as function:
         error = None
         if function.failure is None:
             error = run_tests(options, function)

@@ -31,7 +31,6 @@ class Options:
 
     @property
     def exact(self) -> bool:
-        """Whether a single value is compared, without a tolerance and not as text."""
         return self == Options(degrees=self.degrees)
 
     def within_tolerance(self, gold: Any, given: Any) -> bool:

@@ -28,8 +28,8 @@ _TABLE = str.maketrans(
     | {c: "\\frac{{{}}}{{{}}}".format(*unicodedata.normalize("NFKC", c).split("⁄")) for c in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"}
 )
 APPROXIMATELY = "≈"
-_TABLES = yaml.safe_load(resources.files(__package__).joinpath("notation.yaml").read_text("utf-8"))
-_COMMAND_OF = {name: command for command, names in _TABLES["synonyms"].items() for name in names.split()}
+TABLES = yaml.safe_load(resources.files(__package__).joinpath("notation.yaml").read_text("utf-8"))
+_COMMAND_OF = {name: command for command, names in TABLES["synonyms"].items() for name in names.split()}
 RELATION = re.compile(r"[<>]|\\(?:le|ge|ne)(?![a-zA-Z])")  # an inequality sign
 _BASES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10}
 _BASES |= {"twelve": 12, "sixteen": 16}
@@ -68,7 +68,7 @@ _REWRITTEN: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"\\\\(?=[a-zA-Z])(?!.*\\end)", r"\\"),
     (r"\\(?:rm|bf|it) (?!\{)", " "),
     (r"\\([a-zA-Z]+)", lambda match: _COMMAND_OF.get(match[1], match[0])),
-    *map(tuple, _TABLES["rewritten"]),
+    *map(tuple, TABLES["rewritten"]),
     (
         r",? ?(?:\\text ?\{ ?,? ?(and|or),? ?\}|(?<=[\d)}\]\s])\b(and|or)\b(?![^{}]*\})"
         r"|\\(land|lor|wedge|vee)(?![a-zA-Z])) ?",

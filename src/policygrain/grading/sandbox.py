@@ -47,7 +47,7 @@ def arguments() -> list[str]:
 @functools.cache
 def isolation() -> str:
     """`bubblewrap`, if a test program can neither start a process nor read files of this machine, else UserError."""
-    program = f"import os\ndef f():\n    try: os.fork()\n    except OSError: open({str(INSIDE)!r})"
+    program = "import os\ndef f():\n    try: os.fork()\n    except OSError: open('/etc/passwd')"
     try:
         with closing(Function(program, "f", seconds=10.0)) as function, suppress(FileNotFoundError):
             function()
@@ -93,7 +93,11 @@ class Function:
         if "raised" in reply:
             kind = getattr(builtins, str(reply["raised"]), None)
             wrong = not (isinstance(kind, type) and issubclass(kind, Exception)) or issubclass(kind, StopIteration)
-            raise (RuntimeError if wrong else kind)(str(reply.get("text", "")))  # type: ignore[misc]
+            try:
+                error = (RuntimeError if wrong else kind)(*decode(reply["args"]))  # type: ignore[misc]
+            except Exception:
+                error = RuntimeError(str(reply.get("text", "")))
+            raise error
         try:
             return decode(reply["value"])
         except Exception:

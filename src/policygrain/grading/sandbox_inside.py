@@ -11,8 +11,9 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, ItemsView, Iterator, KeysView, ValuesView
 from contextlib import suppress
+from types import ModuleType
 from typing import Any
 
 NOBODY = 65534
@@ -30,17 +31,18 @@ class Opaque:
 
 
 # Of each type that JSON has not: its class, what is sent of a value, and what makes a value of that.
-KINDS: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
+KINDS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "int": (int, hex, lambda digits: int(digits, 16)),  # long integers take long in decimal digits
     "tuple": (tuple, iter, tuple),
     "frozenset": (frozenset, iter, frozenset),
     "set": (set, iter, set),
     "dict": (dict, lambda value: [[*pair] for pair in value.items()], dict),
     "bytes": (bytes, bytes.hex, bytes.fromhex),
-    "bytearray": (bytearray, bytearray.hex, bytes.fromhex),
+    "bytearray": (bytearray, bytearray.hex, bytearray.fromhex),
     "complex": (complex, lambda value: str(complex(value)), complex),
     "range": (range, lambda value: [value.start, value.stop, value.step], lambda ends: range(*ends)),
-    "iterator": (Iterator, iter, iter),
+    "view": ((KeysView, ItemsView), iter, set),  # of a dictionary
+    "iterator": ((Iterator, ValuesView), iter, iter),
     "object": (object, bool, Opaque),
 }
 
@@ -93,9 +95,10 @@ def main() -> None:
         replies.write(json.dumps(content) + "\n")
         replies.flush()
 
-    namespace: dict[str, Any] = {"__name__": "program"}
+    module = sys.modules["program"] = ModuleType("program")  # where dataclasses look for names
+    namespace = vars(module)
     try:
-        exec(compile(job["program"], "<program>", "exec"), namespace)
+        exec(compile(job["program"], "<program>", "exec", dont_inherit=True), namespace)
         function = namespace[job["function"]]
     except BaseException as error:
         return answer(failed=type(error).__name__)
@@ -107,7 +110,9 @@ def main() -> None:
         except MemoryError:
             return answer(failed="MemoryError")
         except BaseException as error:
-            answer(raised=type(error).__name__, text=str(error)[:500])
+            kinds = [kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins"]
+            text, plain = str(error)[:500], all(isinstance(x, str | bytes | int | float | None) for x in error.args)
+            answer(raised=kinds[0], text=text, args=encode([*error.args] if plain and len(text) < 500 else [text]))
     return None
 
 

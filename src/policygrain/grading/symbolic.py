@@ -35,7 +35,7 @@ class Unparsable(Exception):
 def grade_pair(gold: str, answer: str, options: Options) -> Outcome:
     """The outcome of an answer. Raises UnreadableGold or MemoryError, or runs until a time limit ends the worker."""
     gold, answer = notation.normalize(gold), notation.normalize(answer)
-    if parse(notation.split_top(gold, "=")[-1]) is None:
+    if parse(notation.split_top(gold, "=")[-1]) is None and not _real_set(gold):
         _, items = notation.bracketed(notation.labelled(notation.without_range(gold))[1])
         if not all(item and parse(read_quantity(item, True)[0]) is not None for item in items):
             raise UnreadableGold(gold)
@@ -268,14 +268,15 @@ def _same_number(gold: str, answer: str, options: Options) -> bool:
 
 _NORMALIZATION = NormalizationConfig(basic_latex=False, malformed_operators=True, nits=True, boxed="none")
 _CONVERSION = ConversionConfig(lowercase_symbols=False)
+# Of letters, for which the parser has 1 and their product; as functions that nobody defines.
+_LETTERS = r"(?=[^()]*(?<![\\a-zA-Z])[A-Za-z])[^()]*?"
+_DIVISOR = re.compile(rf"\\(?:operatorname ?\{{ ?)?(gcd|lcm)(?: ?\}})? ?\( ?({_LETTERS}) ?\)")
+_DIVISORS = {"gcd": r"\Psi", "lcm": r"\Phi"}
 # Notation that the parser does not read, or reads differently: `1 000 000`, `4.5e33`, `1./3`, `\frac\pi 2`.
 _REWRITTEN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(r"(?<![\d.,] )(?<![\d.,])\d{1,3}(?: \d{3})+(?![\d,]| \d)"), lambda match: match[0].replace(" ", "")),
-    (re.compile(r"(?<![\w.\\])([0-9]+\.?[0-9]*|\.[0-9]+)[eE]([-+]?[0-9]{1,3})(?!\w)"), r"\1 \\cdot 10^{\2}"),
-    (re.compile(r"(?<=[0-9])\.(?=[/ }])"), ""),
-    (re.compile(r"\^ ?\{? ?\\(?:top|intercal)(?![a-z]) ?\}?"), "^T"),
-    (re.compile(r"\\text ?\{ ?([A-Za-z]|[0-9]+) ?\}"), r" \1 "),
-    (re.compile(r"\\[dtc]?frac\s*(?:\{([^{}]*)\}|(\\[a-z]+|\b\w))\s+(\w)"), r"\\frac{\1\2}{\3}"),
+    (_DIVISOR, lambda match: _DIVISORS[match[1]] + f"({','.join(sorted(re.split(' ?, ?', match[2])))})"),
+    *((re.compile(pattern), replacement) for pattern, replacement in notation.TABLES["parsed"]),
     (re.compile(rf"(?<![A-Za-z\\{{])({notation.FUNCTIONS})(?![A-Za-z}}])"), r"\\\1 "),
 ]
 _NOT_BY_VALUES = (sympy.floor, sympy.ceiling, sympy.re, sympy.im, sympy.conjugate, sympy.arg)  # at a few points

@@ -32,14 +32,14 @@ LARGEST_FILE = 16 * 2**20  # bytes
 class Pool:
     """``workers`` processes with at most ``seconds`` of processor time per answer and ``memory`` bytes each.
 
-    Default: the processors of this machine, shared among the processes of a run (LOCAL_WORLD_SIZE: torchrun's count).
+    Default: those that this process may use, shared among the processes of a run (LOCAL_WORLD_SIZE, of torchrun).
     ``kind``: the module of this folder that grades an answer; ``fresh``: each answer gets a process of its own.
     """
 
     def __init__(
         self, workers: int | None, seconds: float, memory: int, kind: str = "symbolic", fresh: bool = False
     ) -> None:
-        share = (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        share = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         self.workers = workers or max(1, share)
         self.seconds, self.memory, self.kind, self.fresh = seconds, memory, kind, fresh
         self._pool: Any = None

@@ -82,9 +82,8 @@ def check_vllm_runs_here() -> None:
 
 
 class VllmEngine:
-    """vLLM with the model in ``start``, in the precision ``dtype`` or its own.
+    """vLLM with the model in ``start``, in the precision ``dtype`` or its own; ``ends`` are tokens that end a response.
 
-    ``ends``: tokens that end a response; without a tokenizer vLLM knows only those of the model's configuration.
     ``tokens``: of all prompts and responses that are sampled at once; a cache of another size is set by ``kv_gib``.
     ``colocated``: it shares the GPU with a trainer and can sleep.
     """

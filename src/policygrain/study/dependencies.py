@@ -126,11 +126,8 @@ def settings(section: BaseModel, artefact: Artefact, prefix: str = "") -> dict[s
 
 
 def start_seed(study: Study, seed: int) -> int:
-    """The seed of the initial model of a run with ``seed``: with `model.starts`, seeds share initial models in turn.
-
-    All runs of a pretrained model share it, and it has the study's first seed.
-    """
-    first, starts = min(study.seeds), study.model.starts if study.model.is_made else 1
+    """The seed of the initial model of a run with ``seed``: with `model.starts`, seeds share initial models in turn."""
+    first, starts = min(study.seeds), study.model.starts if study.model.is_made else 1  # a pretrained one
     return seed if starts is None else first + (seed - first) % starts
 
 

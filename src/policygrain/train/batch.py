@@ -173,10 +173,7 @@ def scored_by_update(method: Method, settings: Training) -> bool:
 def _of_policies(
     old: TokenScores, reference: TokenScores | None, engine: Tensor, scored: Tensor, compared: Tensor, alone: Tensor
 ) -> dict[str, float]:
-    """Metrics of the old policy on tokens that it ``scored``; the reference policy scored those ``compared``, too.
-
-    No update scores those ``alone`` under the old policy.
-    """
+    """Metrics of the old policy on tokens that it ``scored``: ``compared`` by the reference, ``alone`` by no update."""
     known = scored & ~engine.isnan()
     mismatch, count = torch.where(known, old.log_probs - engine, 0.0), known.sum().clamp(min=1)
     found = {

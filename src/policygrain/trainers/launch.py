@@ -107,13 +107,12 @@ def run_program(
     stop: Stop | None,
     resumes: Callable[[], str],
     watch: Callable[[], None] = lambda: None,
-    holds_lock: bool = False,
+    holds_lock: bool = False,  # which the lock of the run is released by, if this process is killed
 ) -> None:
     """Run ``command`` until it has ended; its output is appended to ``output``, whose folder messages name.
 
     Stopped on a signal, at the time limit, and if the program ends with the exit code for that; UserError if it fails.
     ``watch`` is called while it runs, and ends it by an error. ``resumes()`` says where the next attempt begins.
-    ``holds_lock``: the run stays locked until all that it starts has ended, also if this process is killed.
     """
     folder = output.parent
     with output.open("ab") as file:

@@ -32,7 +32,7 @@ class Options:
         for one in fields(self):
             value, name = getattr(self, one.name), f"--{one.name.replace('_', '-')}"
             values = value if isinstance(value, list | tuple) else (value,)
-            if twice := next((v for i, v in enumerate(values) if v in values[:i]), None):
+            if (twice := next((v for i, v in enumerate(values) if v in values[:i]), None)) is not None:
                 raise UserError(f"{name}: {twice} occurs twice.")
             if low := [v for v in values if isinstance(v, int) and v < one.metadata["ge"]]:
                 raise UserError(f"{name} {low[0]}: expected at least {one.metadata['ge']}.")

@@ -20,7 +20,7 @@ DIGITS = 7  # after the point of a log-probability, as many as float32 has
 
 
 class RolloutWriter:
-    """Writes responses to ``folder``/rank_N.jsonl until it is `full`; a file of an earlier run is replaced.
+    """Writes responses to ``folder``/rank_N.jsonl, and says when it is `full`; a file of an earlier run is replaced.
 
     With the number of ``processes``, rank 0 removes the files of an earlier run that had more of them.
     """
@@ -41,7 +41,8 @@ class RolloutWriter:
 
         ``columns``: tensors [batch, tokens] or [batch], lists with an entry per response, or None, which is left out.
         """
-        shown = {name: x.detach().cpu() if isinstance(x, Tensor) else x for name, x in columns.items() if x is not None}
+        given = {name: x for name, x in {"mask": extent, **columns}.items() if x is not None}
+        shown = {name: x.detach().cpu() if isinstance(x, Tensor) else x for name, x in given.items()}
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self.processes is not None and not self.tokens:
             now = {f"rank_{rank}.jsonl" for rank in range(self.processes)}

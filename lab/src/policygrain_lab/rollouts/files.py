@@ -201,7 +201,7 @@ class _Reader:
             self.n_masked += 1
             if (
                 "group" in self.keys
-                and len(reward := values.get("reward", array("d"))) == 1
+                and len(set(reward := values.get("reward", array("d")))) == 1  # also one for each token
                 and math.isfinite(reward[0])
             ):
                 self.masked[0].append(reward[0])
@@ -211,7 +211,7 @@ class _Reader:
             # prime-rl writes the reward of a response at each of its tokens.
             if len({reward for reward, kept in zip(rewards, mask, strict=False) if kept}) > 1:
                 raise UserError(f"{where}: {self.keys['reward']}: different rewards of one response's tokens.")
-            values["reward"] = rewards[-1:]
+            values["reward"] = array("d", [next(r for r, kept in zip(rewards, mask, strict=True) if kept)])
         prompt = values.pop("prompts", None)
         if prompt is not None:
             if not all(x.is_integer() for x in prompt):

@@ -5,10 +5,12 @@ import math
 import random
 import re
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -290,12 +292,7 @@ WRONG: list[tuple[list[Row], list[str], str]] = [
     ([GOOD, GOOD], [], "all advantages are 0"),
     ([{"old_log_probs": [-1.0], "log_probs": [-1.0], "advantage": 1.0}], [], "one token has an advantage"),
     ([{"old_log_probs": [-1.0] * 2, "log_probs": [-1.0] * 2, "advantage": 1}], OWN, "needs `reward`"),
-    (ROWS, ["--model", "nowhere"], "--model: needs token ids"),
-    (ROWS, ["--methods", "{none}"], "--methods: .* cannot be read"),
-    (ROWS, ["--temperature", "0"], "--temperature 0: expected a number above 0"),
-    (ROWS, ["--step", "5"], "--step: .* give --model, too"),
-    (ROWS, ["--out", "."], r"\.: is a folder"),
-    (ROWS, ["--directions", "0"], "--directions 0: expected at least 1"),
+    *((ROWS, *case) for case in yaml.safe_load(Path(__file__).with_name("rollouts.yaml").read_text())["options"]),
 ]
 
 

@@ -130,9 +130,7 @@ class StudyFolder(Folder):
                     yield "/".join(record.parts[-4:-2]), EvaluationFolder(record.parent)
 
     def figure(self, name: str, suffix: str = "") -> Path:
-        """A file of a figure; without ``suffix`` the common stem of its files."""
         return self.path / "figures" / f"{name}{suffix}"
 
     def table(self, name: str, suffix: str = "") -> Path:
-        """A file of a table; without ``suffix`` the common stem of its files."""
         return self.path / "tables" / f"{name}{suffix}"

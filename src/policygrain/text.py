@@ -39,7 +39,6 @@ def latex_table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str
 
 
 def shortened(text: str, most: int = 200) -> str:
-    """``text`` of at most ``most`` characters, without its middle if it is longer."""
     half = (most - 1) // 2
     return text if len(text) <= most else f"{text[: most - 1 - half]}…{text[-half:]}"
 
@@ -56,7 +55,6 @@ def flat(data: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def unbroken(text: str) -> str:
-    """``text`` with no-break spaces in intervals such as `+0.8 [+0.3, +1.3]`."""
     number = r"[-+−×]?[\d.∞]+"
     return re.sub(rf"(?:(?<=\d) )?\[{number}, {number}\]", lambda match: match[0].replace(" ", "\u00a0"), text)
 

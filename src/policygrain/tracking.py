@@ -142,7 +142,7 @@ def _open_run(client: MlflowClient, experiment: str, config: RunConfig, folder: 
     runs = client.search_runs([experiment], f"tags.`{NAME}` = '{name}'", order_by=["attributes.start_time ASC"])
     chosen = next((run for run in runs if run.data.tags.get(KEY) == key), None)
     for other in runs:
-        if other is not chosen and other.data.tags.get(FOLDER, place) == place:
+        if other is not chosen and other.data.tags.get(FOLDER) == place:
             client.delete_run(other.info.run_id)
     if chosen and FOLDER not in chosen.data.tags:  # of an earlier version
         client.set_tag(chosen.info.run_id, FOLDER, place)

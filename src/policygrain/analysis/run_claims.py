@@ -132,7 +132,6 @@ class RunClaim:
         return [*cells], [[*cells.values()]]
 
     def data(self) -> dict[str, Any]:
-        """The claim as JSON data; an infinite limit is None."""
         names = ("metric", "claimed", "margin", "endpoint", "verdict", "pairing", "more_seeds", "notes")
         numbers = {k: None if v in (math.inf, -math.inf) else v for k, v in self.difference.numbers().items()}
         return {name: getattr(self, name) for name in names} | {"difference": numbers, "runs": self.values}

@@ -87,8 +87,9 @@ def _check_problems(study: Study) -> None:
                 if benchmark.source == source:
                     repeats = with_repeats(problems[: benchmark.size])
                     check_ids(repeats, f"evaluation.benchmarks: {benchmark.name}")
-                    if "pass_at_k" in study.figures and len({*repeats.values()}) > 1:
-                        raise UserError(f"figures: pass_at_k: {where} repeats some problems more often than others.")
+                    drawn = "pass_at_k" in study.figures and sampling_of(study, benchmark).n > 1
+                    if drawn and len({*repeats.values()}) > 1:
+                        raise UserError(f"figures: pass_at_k: {benchmark.name} repeats some problems more than others.")
             inexact = next((p.id for p in problems if not (p.options.tests or p.options.exact)), None)
             if study.grader == "numeric" and inexact is not None:
                 raise UserError(f"grader: {where}: {inexact} has a tolerance or a list of answers; set grader: math.")

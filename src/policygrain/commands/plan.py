@@ -122,7 +122,6 @@ def parameters(config: Mapping[str, Any]) -> int:
 
 
 def hours_of(tokens: Array, n: float, device: Mapping[str, Any], checkpointing: bool = False) -> float:
-    """Device-hours of ``tokens`` [3] with N = ``n``."""
     flops = n * np.array([2, 2, 8 if checkpointing else 6])
     return float(tokens @ (flops / [device["sample"], device["train"], device["train"]])) / 3600
 
@@ -147,7 +146,6 @@ def estimate(study: Study, device_name: str) -> dict[str, Any]:
 
 
 def shown(number: float) -> str:
-    """A number in short form: 0.25, 12 or 1,234."""
     return f"{number:,.0f}" if number >= 99.5 else f"{number:.2g}"
 
 

@@ -105,6 +105,9 @@ def pass_at_k(results: StudyResults, shown: Sequence[str]) -> Figure:
     figure, grid = style.panels(len(shown), 4, 2.0)
     for axes, name in zip(grid, shown, strict=True):
         n = int(responses[name])
+        rows = results.evaluations.query("benchmark == @name")
+        if any(sum(o.values()) != n * p for o, p in zip(rows["outcomes"], rows["problems"], strict=True)):
+            raise UserError(f"figures: pass_at_k: {name} repeats some problems more than others.")
         ks = powers_of_two(n)
         for arm in (START, *evaluated_headline(results.study)):
             samples = results.evaluations.query("arm == @arm and benchmark == @name")

@@ -188,7 +188,6 @@ def comparisons(results: StudyResults) -> list[str]:
 
 
 def screen(results: StudyResults) -> str:
-    """The overview for a terminal: at most 15 lines of 80 columns."""
     head = [line for text in warnings(results) for line in textwrap.wrap(text, WIDTH)]
     compared = [textwrap.wrap(text, WIDTH) for text in comparisons(results)]
     tail = [f"Report: {results.folder.report}    All runs: make ui"]

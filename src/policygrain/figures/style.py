@@ -97,7 +97,6 @@ def interval_row(axes: Axes, y: float, interval: Interval, look: Look, limits: t
 
 
 def named_rows(axes: Axes, names: Sequence[str], below: float) -> None:
-    """A name for each row, the first row at the top; ``below``: room under the last one."""
     axes.set_yticks(range(len(names)), names)
     axes.tick_params(axis="y", length=0, pad=6)
     axes.set_ylim(len(names) - below, below - 1)

@@ -195,7 +195,6 @@ def contrasts(results: StudyResults) -> tuple[pd.DataFrame, list[Part]]:
 
 
 def _points(effect: Difference | None) -> str:
-    """`+4.1 [+2.0, +6.2]`; without an interval over seeds `+4.1`; empty for None."""
     if effect is None:
         return ""
     has_interval = effect.replicated and math.isfinite(effect.low)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -122,10 +123,15 @@ def _never_called(error: BaseException | None, options: Options) -> str:
 def grade_pair(limits: str, program: str, options: Options) -> str:
     """In a worker, the outcome of a program, or UNREADABLE_GOLD and why; ``limits``: seconds and MiB."""
     seconds, mib = limits.split()
-    try:
-        made = Function(program, options.entry_point, float(seconds), int(mib))
-    except OSError as failed:  # no program has run
-        return f"{UNREADABLE_GOLD}bubblewrap failed: {failed}"
+    for pause in (1.0, 5.0, 0.0):  # no process, or no memory, for a moment
+        try:
+            made = Function(program, options.entry_point, float(seconds), int(mib))
+            break
+        except OSError as failed:  # no program has run
+            said = str(failed)
+            time.sleep(pause)
+    else:
+        return f"{UNREADABLE_GOLD}bubblewrap failed: {said}"
     with closing(made) as function:
         error = None
         if function.failure is None:

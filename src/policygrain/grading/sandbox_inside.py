@@ -41,7 +41,8 @@ KINDS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "bytearray": (bytearray, bytearray.hex, bytearray.fromhex),
     "complex": (complex, lambda value: str(complex(value)), complex),
     "range": (range, lambda value: [value.start, value.stop, value.step], lambda ends: range(*ends)),
-    "view": ((KeysView, ItemsView), iter, set),  # of a dictionary
+    "keys": (KeysView, iter, lambda keys: dict.fromkeys(keys).keys()),
+    "items": (ItemsView, iter, lambda pairs: dict(pairs).items()),
     "iterator": ((Iterator, ValuesView), iter, iter),
     "object": (object, bool, Opaque),
 }

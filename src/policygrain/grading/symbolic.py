@@ -268,14 +268,20 @@ def _same_number(gold: str, answer: str, options: Options) -> bool:
 
 _NORMALIZATION = NormalizationConfig(basic_latex=False, malformed_operators=True, nits=True, boxed="none")
 _CONVERSION = ConversionConfig(lowercase_symbols=False)
-# Of letters, for which the parser has 1 and their product; as functions that nobody defines.
-_LETTERS = r"(?=[^()]*(?<![\\a-zA-Z])[A-Za-z])[^()]*?"
+# Of letters, for which the parser has 1 and their product: a function Ψ that nobody defines, and lcm by it.
+_LETTERS = r"(?=[^()]*(?<![\\a-zA-Z])[A-Za-z])(?:[^()]|\([^()]*\))*?"
 _DIVISOR = re.compile(rf"\\(?:operatorname ?\{{ ?)?(gcd|lcm)(?: ?\}})? ?\( ?({_LETTERS}) ?\)")
-_DIVISORS = {"gcd": r"\Psi", "lcm": r"\Phi"}
+
+
+def _by_divisor(match: re.Match[str]) -> str:
+    product = "".join(f"({one})" for one in notation.split_items(match[2]))
+    return rf"\Psi({match[2]})" if match[1] == "gcd" else rf"\frac{{{product}}}{{\Psi({match[2]})}}"
+
+
 # Notation that the parser does not read, or reads differently: `1 000 000`, `4.5e33`, `1./3`, `\frac\pi 2`.
 _REWRITTEN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(r"(?<![\d.,] )(?<![\d.,])\d{1,3}(?: \d{3})+(?![\d,]| \d)"), lambda match: match[0].replace(" ", "")),
-    (_DIVISOR, lambda match: _DIVISORS[match[1]] + f"({','.join(sorted(re.split(' ?, ?', match[2])))})"),
+    (_DIVISOR, _by_divisor),
     *((re.compile(pattern), replacement) for pattern, replacement in notation.TABLES["parsed"]),
     (re.compile(rf"(?<![A-Za-z\\{{])({notation.FUNCTIONS})(?![A-Za-z}}])"), r"\\\1 "),
 ]
@@ -303,6 +309,8 @@ def parse(text: str) -> Any:
         text = notation.words_as_text(text)
         found = latex2sympy(text, is_real=None, normalization_config=None, conversion_config=_CONVERSION)
         found = found.doit().as_explicit() if isinstance(found, sympy.MatrixExpr) else found
+        if "\\Psi" in text:
+            found = found.replace(lambda e: isinstance(e, AppliedUndef), lambda e: e.func(*sorted(e.args, key=str)))
         return found.subs(sympy.Symbol("i"), sympy.I)  # the parser reads i as a variable
     except MemoryError:
         raise

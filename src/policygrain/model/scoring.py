@@ -86,7 +86,6 @@ class Packed:
         return cls(kind.of(prompt_lengths, in_row, prompt_of, place), lengths, *to_device(inputs, place))
 
     def padded(self, values: Tensor) -> Tensor:
-        """[response tokens] → [rollouts, tokens], 0 on padding."""
         shape = len(self.lengths), max(1, int(self.lengths.max()))
         return values.new_zeros(shape[0] * shape[1]).index_copy(0, self.places, values).view(shape)
 

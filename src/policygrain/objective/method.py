@@ -196,7 +196,6 @@ def _presets(*files: str) -> dict[str, dict[str, Any]]:
 
 
 def method_names() -> list[str]:
-    """The presets of published methods, in the order of their table."""
     return list(_presets(FILES[0]))
 
 

@@ -83,7 +83,6 @@ class Writer(contextlib.AbstractContextManager["Writer"]):
 
 
 def _available_memory() -> int:
-    """Bytes of host memory that a process can take without swapping."""
     lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
     return next(1024 * int(words[1]) for words in lines if words[0] == "MemAvailable:")
 

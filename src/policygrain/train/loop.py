@@ -180,7 +180,6 @@ class Run:
                 yield batch.rows(rows)
 
     def minibatch_rows(self, responses: int) -> list[Tensor]:
-        """The rows of this step's batch in each of its minibatches."""
         settings, step = self.settings, self.state.step
         return minibatches_of_step(settings, responses // settings.group, settings.group, self.collector.seed, step)
 

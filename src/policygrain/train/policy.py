@@ -93,7 +93,6 @@ def open_models(
 
 
 def build_heads(model: LanguageModel, method: Method, seed: int) -> MTPHeads | None:
-    """The untrained heads that the method's ratio needs; None where it needs none."""
     if not method.n_mtp_heads:
         return None
     with torch.random.fork_rng():

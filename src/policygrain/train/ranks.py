@@ -16,12 +16,10 @@ R = TypeVar("R")
 
 
 def ranks() -> tuple[int, int]:
-    """(rank of this process, number of ranks)."""
     return (dist.get_rank(), dist.get_world_size()) if dist.is_available() and dist.is_initialized() else (0, 1)
 
 
 def is_rank_0() -> bool:
-    """Whether this is rank 0, which writes the files of a run."""
     return ranks()[0] == 0
 
 
@@ -48,7 +46,6 @@ def sum_over_ranks(tensors: Iterable[Tensor]) -> None:
 
 
 def gather(items: list[T]) -> list[T]:
-    """The items of all ranks in the order of ranks, on every rank."""
     count = ranks()[1]
     if count == 1:
         return items

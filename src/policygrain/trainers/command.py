@@ -250,7 +250,6 @@ def check(study: Study, arm: Arm) -> None:
 
 
 def check_distinct(study: Study) -> None:
-    """UserError if two runs of the study would start the same command."""
     commands: dict[str, str] = {}
     matrix = run_matrix(study)
     for run in matrix.runs:

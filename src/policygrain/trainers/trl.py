@@ -214,7 +214,6 @@ class StudyTrainer(GRPOTrainer, TrainerCallback):
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """The warmup of the study, which counts the optimizer steps that were made."""
         totals, warmup = self.study.state.totals, max(1, self.study_settings.warmup_updates)
         scheduled = self.optimizer if optimizer is None else optimizer
         self.lr_scheduler = LambdaLR(scheduled, lambda _: min(1.0, (totals["updates"] + 1) / warmup))

@@ -107,7 +107,7 @@ def run_program(
     stop: Stop | None,
     resumes: Callable[[], str],
     watch: Callable[[], None] = lambda: None,
-    holds_lock: bool = False,  # which the lock of the run is released by, if this process is killed
+    holds_lock: bool = False,  # what it starts keeps the run locked, also if this process is killed
 ) -> None:
     """Run ``command`` until it has ended; its output is appended to ``output``, whose folder messages name.
 
